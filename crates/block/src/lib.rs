@@ -1,0 +1,1 @@
+//! Block backends: sparse RAM, file, null.

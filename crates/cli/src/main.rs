@@ -1,0 +1,4 @@
+//! The `everywire` program.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,2 @@
+//! Links, switches, faults and virtual time for simulated networks, and pcapng.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Drivers: a verbs device on real UDP sockets or raw Ethernet.

@@ -1,0 +1,2 @@
+//! NVMe over Fabrics: target and initiator.
+#![forbid(unsafe_code)]

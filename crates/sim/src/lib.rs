@@ -1,0 +1,2 @@
+//! Whole systems in virtual time: hosts, executor, kill and restart, checkers.
+#![forbid(unsafe_code)]

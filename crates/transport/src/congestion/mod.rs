@@ -1,0 +1,1 @@
+//! Per-peer windows and congestion control.

@@ -1,0 +1,1 @@
+//! The InfiniBand transport services RC, UC and UD.

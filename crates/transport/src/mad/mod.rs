@@ -1,0 +1,1 @@
+//! Management datagrams: agents on QP1.

@@ -1,0 +1,1 @@
+//! What the transport asks of registered memory.

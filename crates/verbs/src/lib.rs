@@ -1,0 +1,1 @@
+//! The safe verbs API and the driving contract, over every wire.
