@@ -99,7 +99,7 @@ fn tshark_and_capinfos_read_it() {
             for want in [
                 "pcapng",
                 "Number of packets: 2",
-                "Time precision: nanoseconds",
+                "Time precision = nanoseconds (9)",
                 "Number of interfaces in file: 2",
             ] {
                 assert!(text.contains(want), "{want:?} not in:\n{text}");
