@@ -1,2 +1,27 @@
 //! The network's catalogue: every header and message as bytes, both ways.
+//!
+//! Each protocol has one file and each header one `struct` ("repr") with `LEN`, `parse` and `emit`. A repr keeps every bit of
+//! its header, reserved ones included, so that `emit(parse(x)) == x` for every `x` that parses. Nothing here allocates on
+//! the data path, opens a socket, keeps state about a peer or judges whether a well-formed message is welcome.
+//! Read first: [`bth`] and [`ext_headers`] (IBTA chapter 9), then [`roce`] and [`icrc`] (annexes A16, A17).
 #![forbid(unsafe_code)]
+
+pub mod bth;
+pub mod ext_headers;
+mod field;
+pub mod icrc;
+pub mod ids;
+pub mod opcode;
+pub mod roce;
+
+mod error;
+
+pub use bth::Bth;
+pub use error::WireError;
+pub use ext_headers::{
+    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, NakCode, Reth, Syndrome, SyndromeKind,
+};
+pub use icrc::{HiddenFields, HiddenId, IcrcHasher, IcrcV4, IcrcV6, icrc_grh, icrc_v4, icrc_v6};
+pub use ids::{Gid, Guid, LKey, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey};
+pub use opcode::{Opcode, Service};
+pub use roce::{ROCE_UDP_PORT, RocePacket};

@@ -1,0 +1,66 @@
+use super::*;
+
+fn net4() -> IcrcV4 {
+    IcrcV4 {
+        src: Ipv4Addr::new(10, 0, 0, 1),
+        dst: Ipv4Addr::new(10, 0, 0, 2),
+        id: 0x1234,
+        flags_frag: FLAGS_DF,
+        src_port: 49152,
+    }
+}
+
+fn sample(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(37) ^ 0x5a).collect()
+}
+
+#[test]
+fn eight_ones() {
+    assert_eq!(crc32fast::hash(&[0xff; 8]), CRC_OF_EIGHT_ONES);
+}
+
+#[test]
+fn pieces_make_the_same_sum() {
+    let bytes = sample(200);
+    let whole = icrc_v4(&net4(), &bytes);
+    for first in [0, 1, 3, 4, 5, 6, 11, 12, 13, 60] {
+        for second in [0, 1, 2, 7, 100] {
+            let mut h = IcrcHasher::v4(&net4(), bytes.len());
+            h.update(&bytes[..first]);
+            h.update(&bytes[first..first + second]);
+            h.update(&bytes[first + second..]);
+            assert_eq!(h.finish(), whole, "split {first} + {second}");
+        }
+    }
+}
+
+#[test]
+fn masked_bits_do_not_count_and_others_do() {
+    let mut bytes = sample(64);
+    let before = icrc_v4(&net4(), &bytes);
+    bytes[4] ^= 0xff;
+    assert_eq!(icrc_v4(&net4(), &bytes), before);
+    bytes[5] ^= 1;
+    assert_ne!(icrc_v4(&net4(), &bytes), before);
+}
+
+#[test]
+fn hidden_fields_are_recovered_at_every_length() {
+    for len in (0..5000).step_by(4).chain([1, 13, 4095, 60_001]) {
+        let bytes = sample(len);
+        for (id, flags_frag) in [(0, 0), (0xffff, FLAGS_DF), (0x8001, 0), (0x1234 ^ len as u16, FLAGS_DF)] {
+            let icrc = icrc_v4(&IcrcV4 { id, flags_frag, ..net4() }, &bytes).to_le_bytes();
+            let found = HiddenId::new().verify(&net4(), &bytes, icrc);
+            assert_eq!(found, Some(HiddenFields { id, df: flags_frag != 0 }), "length {len}");
+        }
+    }
+}
+
+#[test]
+fn other_flags_are_not_excused() {
+    let bytes = sample(100);
+    for flags_frag in [0x8000, 0x2000, 1, 0x1fff] {
+        let icrc = icrc_v4(&IcrcV4 { flags_frag, ..net4() }, &bytes).to_le_bytes();
+        assert_eq!(HiddenId.verify(&net4(), &bytes, icrc), None);
+    }
+}
