@@ -1,0 +1,205 @@
+//! Page-aligned memory, and the two ways it is shared.
+//!
+//! [`AlignedBuf`] is uniquely owned and page aligned, as direct I/O needs. [`SharedBuffer`] is an [`IoMemory`] behind a
+//! lock, for users with no registered memory. [`Chunk`] is a piece of a RAM disk: `Arc`-owned, at a fixed address, so that
+//! a target may register it and serve from it without a copy.
+//! The `unsafe` here is the allocation itself and forming slices over it.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::backend::{IoBuf, IoMemory};
+
+/// Alignment of every buffer, in bytes: enough for direct I/O on any device in use.
+pub const ALIGNMENT: usize = 4096;
+
+/// A zeroed, page-aligned, heap-allocated byte buffer.
+pub struct AlignedBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its allocation exclusively; nothing in it is tied to a thread.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared access only reads (through `Deref`); mutation needs `&mut`.
+unsafe impl Sync for AlignedBuf {}
+
+impl AlignedBuf {
+    /// Allocates `len` zeroed bytes; `None` when memory is exhausted or `len` is absurd.
+    pub fn zeroed(len: usize) -> Option<Self> {
+        if len == 0 {
+            return Some(Self { ptr: NonNull::dangling(), len });
+        }
+        let layout = Layout::from_size_align(len, ALIGNMENT).ok()?;
+        // SAFETY: the layout has a non-zero size.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { ptr, len })
+    }
+
+    /// The fixed address of the first byte.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `ptr` is valid for `len` initialised bytes for as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.len != 0 {
+            let layout =
+                Layout::from_size_align(self.len, ALIGNMENT).expect("the layout it was allocated with");
+            // SAFETY: allocated in `zeroed` with exactly this layout, and freed once.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Ordinary memory as [`IoMemory`].
+pub struct SharedBuffer(RwLock<Vec<u8>>);
+
+impl SharedBuffer {
+    /// A buffer holding `bytes`.
+    pub fn new(bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self(RwLock::new(bytes)))
+    }
+
+    /// The whole of it as an I/O buffer.
+    pub fn io(self: &Arc<Self>) -> IoBuf {
+        let len = self.0.read().unwrap_or_else(PoisonError::into_inner).len();
+        IoBuf::new(self.clone(), 0, len)
+    }
+
+    /// A copy of the contents.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl IoMemory for SharedBuffer {
+    fn load(&self, at: usize, into: &mut [u8]) {
+        let bytes = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        into.copy_from_slice(&bytes[at..at + into.len()]);
+    }
+
+    fn store(&self, at: usize, from: &[u8]) {
+        let mut bytes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        bytes[at..at + from.len()].copy_from_slice(from);
+    }
+}
+
+/// A piece of a RAM disk. Its address never changes while an `Arc` to it lives.
+///
+/// Whoever registers a chunk with an RDMA device lets peers touch it outside the lock; reads and writes of the same
+/// blocks may then mix, as concurrent commands on a disk do.
+pub struct Chunk(RwLock<AlignedBuf>);
+
+impl Chunk {
+    /// A zeroed chunk of `len` bytes; `None` when memory is exhausted.
+    pub fn zeroed(len: usize) -> Option<Arc<Self>> {
+        Some(Arc::new(Self(RwLock::new(AlignedBuf::zeroed(len)?))))
+    }
+
+    /// The address and length to register.
+    pub fn raw(&self) -> (*const u8, usize) {
+        let bytes = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        (bytes.as_ptr(), bytes.len())
+    }
+
+    pub(crate) fn read<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        with(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn write<R>(&self, with: impl FnOnce(&mut [u8]) -> R) -> R {
+        with(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Free buffers a pool keeps per power-of-two size class.
+const KEPT_PER_CLASS: usize = 64;
+/// Size classes: 4 KiB to 4 MiB; larger buffers are not kept.
+const CLASSES: usize = 11;
+
+/// Recycles [`AlignedBuf`]s, by power-of-two size class.
+#[derive(Default)]
+pub struct BufferPool {
+    free: Mutex<[Vec<AlignedBuf>; CLASSES]>,
+}
+
+impl BufferPool {
+    fn class(len: usize) -> (usize, usize) {
+        let size = len.next_power_of_two().max(ALIGNMENT);
+        ((size.trailing_zeros() - ALIGNMENT.trailing_zeros()) as usize, size)
+    }
+
+    /// A buffer of at least `len` bytes with arbitrary contents; `None` when memory is exhausted.
+    pub fn take(&self, len: usize) -> Option<AlignedBuf> {
+        let (class, size) = Self::class(len);
+        if class >= CLASSES {
+            return AlignedBuf::zeroed(len);
+        }
+        let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner)[class].pop();
+        kept.or_else(|| AlignedBuf::zeroed(size))
+    }
+
+    /// Gives a buffer back.
+    pub fn give(&self, buf: AlignedBuf) {
+        let (class, size) = Self::class(buf.len());
+        if class < CLASSES && buf.len() == size {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            if free[class].len() < KEPT_PER_CLASS {
+                free[class].push(buf);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned_zeroed_and_writable() {
+        let mut buf = AlignedBuf::zeroed(8192).expect("memory");
+        assert_eq!(buf.as_ptr() as usize % ALIGNMENT, 0);
+        assert!(buf.iter().all(|&b| b == 0));
+        buf[8191] = 7;
+        assert_eq!(buf[8191], 7);
+        assert!(AlignedBuf::zeroed(usize::MAX).is_none());
+        assert_eq!(AlignedBuf::zeroed(0).expect("empty").len(), 0);
+    }
+
+    #[test]
+    fn pool_hands_the_same_memory_out_again() {
+        let pool = BufferPool::default();
+        let buf = pool.take(5000).expect("memory");
+        assert_eq!(buf.len(), 8192);
+        let at = buf.as_ptr();
+        pool.give(buf);
+        assert_eq!(pool.take(8192).expect("memory").as_ptr(), at);
+    }
+
+    #[test]
+    fn chunk_address_is_stable() {
+        let chunk = Chunk::zeroed(4096).expect("memory");
+        let before = chunk.raw();
+        chunk.write(|bytes| bytes[0] = 1);
+        assert_eq!(chunk.raw(), before);
+    }
+}
