@@ -6,7 +6,7 @@
 //! It never blocks for good: whoever closes it asks for an acknowledgement, and a queue pair that has nothing in flight
 //! itself may send one packet after [`PATIENCE`] in spite of it. It does not pace: the driver's bursts do.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use everywire_wire::Qpn;
@@ -39,6 +39,8 @@ pub struct PeerWindow {
     recovering: usize,
     /// Queue pairs waiting for room, in order, each once.
     waiting: VecDeque<Qpn>,
+    /// The same, to find them.
+    is_waiting: HashSet<Qpn>,
     losses: u64,
 }
 
@@ -59,6 +61,7 @@ impl PeerWindow {
             acked: 0,
             recovering: 0,
             waiting: VecDeque::new(),
+            is_waiting: HashSet::new(),
             losses: 0,
         }
     }
@@ -125,18 +128,25 @@ impl PeerWindow {
 
     /// Remembers that `qpn` waits for room.
     pub fn wait(&mut self, qpn: Qpn) {
-        if !self.waiting.contains(&qpn) {
+        if self.is_waiting.insert(qpn) {
             self.waiting.push_back(qpn);
         }
     }
 
     /// The next queue pair to poll again, if there is room and someone waits. The device drains this after every input.
     pub fn next_waiter(&mut self) -> Option<Qpn> {
-        if self.in_flight < self.limit { self.waiting.pop_front() } else { None }
+        if self.in_flight >= self.limit {
+            return None;
+        }
+        let qpn = self.waiting.pop_front()?;
+        self.is_waiting.remove(&qpn);
+        Some(qpn)
     }
 
     /// Forgets a queue pair that is gone.
     pub fn forget(&mut self, qpn: Qpn) {
-        self.waiting.retain(|q| *q != qpn);
+        if self.is_waiting.remove(&qpn) {
+            self.waiting.retain(|q| *q != qpn);
+        }
     }
 }
