@@ -1,1 +1,8 @@
 //! Drivers: a verbs device on real UDP sockets or raw Ethernet.
+
+pub mod error;
+pub mod route;
+mod sockopt;
+pub mod udp;
+
+pub use error::OpenError;

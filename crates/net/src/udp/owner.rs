@@ -1,0 +1,142 @@
+//! Who owns a UDP address that cannot be bound, in words.
+//!
+//! Read first: proc(5) on /proc/net/udp and /proc/PID/fd; facts on several processes on one host: only sockets of one user
+//! can share an address, so another user is simply told who has it.
+//!
+//! It changes nothing and never fails: what cannot be found out is left out of the sentence.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+
+/// One bound UDP socket of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bound {
+    ip: IpAddr,
+    port: u16,
+    uid: u32,
+    inode: u64,
+}
+
+/// A sentence on who holds `wanted`: the process if it can be seen, else the user, else the kernel.
+pub fn describe(wanted: SocketAddr) -> String {
+    let mut bound = Vec::new();
+    for file in ["/proc/net/udp", "/proc/net/udp6"] {
+        if let Ok(text) = fs::read_to_string(file) {
+            bound.extend(text.lines().skip(1).filter_map(parse_line));
+        }
+    }
+    let Some(owner) = bound.iter().find(|socket| conflicts(socket, wanted)) else {
+        return format!(
+            "UDP {wanted} is in use, but no socket on it is listed (another network namespace's proc?)"
+        );
+    };
+    let what = if owner.ip.is_unspecified() {
+        format!("every address of this host at UDP port {} is held", owner.port)
+    } else {
+        format!("UDP {} is held", SocketAddr::new(owner.ip, owner.port))
+    };
+    if owner.inode == 0 {
+        return format!(
+            "{what} by the kernel itself: most likely its soft-RoCE (rdma_rxe), see `rdma link show`; remove that link, \
+             or give Everywire an address of another network namespace"
+        );
+    }
+    match process_with(owner.inode) {
+        Some((pid, name)) => format!("{what} by process {pid} ({name}) of user {}", owner.uid),
+        None if owner.uid != own_uid() => {
+            format!("{what} by a process of user {}, which we may not look into", owner.uid)
+        }
+        None => format!("{what} by a process of user {} that we cannot see", owner.uid),
+    }
+}
+
+fn conflicts(socket: &Bound, wanted: SocketAddr) -> bool {
+    // A dual-stack wildcard socket holds the port in IPv4 too.
+    let covers =
+        socket.ip == wanted.ip() || (socket.ip.is_unspecified() && (socket.ip.is_ipv6() || wanted.is_ipv4()));
+    socket.port == wanted.port() && covers
+}
+
+fn parse_line(line: &str) -> Option<Bound> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (ip, port) = fields.next()?.split_once(':')?;
+    let mut fields = fields.skip(5);
+    let uid = fields.next()?.parse().ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    Some(Bound { ip: parse_ip(ip)?, port: u16::from_str_radix(port, 16).ok()?, uid, inode })
+}
+
+/// The kernel prints addresses as native-endian 32-bit words.
+fn parse_ip(hex: &str) -> Option<IpAddr> {
+    let word = |at: usize| u32::from_str_radix(hex.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
+    match hex.len() {
+        8 => Some(IpAddr::V4(Ipv4Addr::from(word(0)?))),
+        32 => {
+            let mut octets = [0; 16];
+            for (i, chunk) in octets.chunks_exact_mut(4).enumerate() {
+                chunk.copy_from_slice(&word(i * 8)?);
+            }
+            Some(IpAddr::V6(Ipv6Addr::from(octets)))
+        }
+        _ => None,
+    }
+}
+
+fn process_with(inode: u64) -> Option<(u32, String)> {
+    let wanted = format!("socket:[{inode}]");
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(files) = fs::read_dir(process.path().join("fd")) else { continue };
+        if files
+            .flatten()
+            .any(|file| fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == wanted.as_str()))
+        {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            return Some((pid, name.trim_end().to_owned()));
+        }
+    }
+    None
+}
+
+fn own_uid() -> u32 {
+    fs::metadata("/proc/self").map_or(u32::MAX, |meta| meta.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn names_this_process_as_the_owner() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let text = describe(socket.local_addr().unwrap());
+        assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+    }
+
+    #[test]
+    fn a_wildcard_owner_is_called_every_address() {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let text = describe(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+        assert!(text.starts_with("every address of this host"), "{text}");
+    }
+
+    #[test]
+    fn lines_of_the_kernel_parse() {
+        // Lines as Linux 6 prints them on a little-endian machine.
+        let v4 = "  612: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 24680 2 0 0";
+        let bound = parse_line(v4).unwrap();
+        assert_eq!(
+            (bound.ip, bound.port, bound.uid, bound.inode),
+            ([127, 0, 0, 1].into(), 4791, 1000, 24680)
+        );
+        let v6 = "  612: 00000000000000000000000001000000:12B7 00000000000000000000000000000000:0000 07 \
+                  00000000:00000000 00:00000000 00000000     0        0 0 2 0 0";
+        let bound = parse_line(v6).unwrap();
+        assert_eq!((bound.ip, bound.inode), (IpAddr::V6(Ipv6Addr::LOCALHOST), 0));
+    }
+}

@@ -1,0 +1,203 @@
+//! Receiving: many datagrams, and many trains of datagrams (UDP GRO), in one system call, into buffers that are reused.
+//!
+//! Read first: recvmmsg(2), udp(7) on UDP_GRO, facts about what batching is worth in docs/performance.md.
+//! A train is handed over as one piece with the size of its segments; [`Received::segments`] cuts it.
+//!
+//! It does not look into the datagrams.
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use crate::sockopt::{self, Control};
+
+/// Largest datagram, or train of datagrams, that the kernel hands over in one piece.
+pub const MAX_TRAIN: usize = 65_536;
+
+const UDP_GRO: i32 = 104;
+
+/// One datagram, or a train of them, as it was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Who sent it.
+    pub src: SocketAddr,
+    /// The address that it was sent to; `None` if the kernel did not say.
+    pub dst: Option<IpAddr>,
+    /// TOS or traffic class, ECN bits included.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// Size of each datagram of a train; the last may be shorter. 0: not a train.
+    pub segment: usize,
+    /// UDP payload.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Received<'a> {
+    /// The datagrams, one by one.
+    pub fn segments(&self) -> std::slice::Chunks<'a, u8> {
+        let size = if self.segment == 0 { self.bytes.len() } else { self.segment };
+        self.bytes.chunks(size.max(1))
+    }
+}
+
+/// Buffers for one recvmmsg.
+pub struct RecvBatch {
+    buffers: Box<[u8]>,
+    names: Box<[libc::sockaddr_in6]>,
+    controls: Box<[Control]>,
+    vectors: Box<[libc::iovec]>,
+    headers: Box<[libc::mmsghdr]>,
+    filled: usize,
+    /// Datagrams that were longer than a buffer, and so of no use.
+    pub truncated: u64,
+    /// The kernel's count of datagrams lost on a full receive buffer (SO_RXQ_OVFL), as last seen.
+    overflow: u32,
+}
+
+// SAFETY: the raw pointers in `headers` and `vectors` point into the boxes beside them and are used only by `receive`,
+// which has the batch to itself.
+unsafe impl Send for RecvBatch {}
+
+impl fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvBatch").field("slots", &self.headers.len()).field("filled", &self.filled).finish()
+    }
+}
+
+impl RecvBatch {
+    /// Room for `slots` datagrams or trains.
+    pub fn new(slots: usize) -> RecvBatch {
+        // SAFETY: all-zero bytes are valid for these C structures (null pointers, no addresses).
+        let (name, vector, header): (libc::sockaddr_in6, libc::iovec, libc::mmsghdr) =
+            unsafe { (mem::zeroed(), mem::zeroed(), mem::zeroed()) };
+        RecvBatch {
+            buffers: vec![0; slots * MAX_TRAIN].into_boxed_slice(),
+            names: vec![name; slots].into_boxed_slice(),
+            controls: vec![Control::EMPTY; slots].into_boxed_slice(),
+            vectors: vec![vector; slots].into_boxed_slice(),
+            headers: vec![header; slots].into_boxed_slice(),
+            filled: 0,
+            truncated: 0,
+            overflow: 0,
+        }
+    }
+
+    /// Receives what is there, without waiting, and returns how many pieces there are; what was received before is gone.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing is there; a pending error of the socket (ECONNREFUSED and so on), whose cause is in its
+    /// error queue.
+    pub fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        self.filled = 0;
+        for slot in 0..self.headers.len() {
+            self.vectors[slot] = libc::iovec {
+                iov_base: self.buffers[slot * MAX_TRAIN..].as_mut_ptr().cast(),
+                iov_len: MAX_TRAIN,
+            };
+            let header = &mut self.headers[slot].msg_hdr;
+            header.msg_name = ptr::from_mut(&mut self.names[slot]).cast();
+            header.msg_namelen = mem::size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+            header.msg_iov = ptr::from_mut(&mut self.vectors[slot]);
+            header.msg_iovlen = 1;
+            header.msg_control = self.controls[slot].as_mut_ptr();
+            header.msg_controllen = sockopt::CONTROL_LEN as _;
+            header.msg_flags = 0;
+        }
+        // SAFETY: every header points at a live name, vector, buffer and control space of the lengths it gives, all owned
+        // by `self` and touched by nobody else during the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                self.headers.len() as _,
+                libc::MSG_DONTWAIT as _,
+                ptr::null_mut(),
+            )
+        };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.filled = count as usize;
+        Ok(self.filled)
+    }
+
+    /// How many pieces one call can receive.
+    pub fn slots(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// The pieces of the last [`RecvBatch::receive`]; what was cut short is counted and left out.
+    ///
+    /// `lost` gets the datagrams that the kernel dropped on a full receive buffer since the last batch.
+    pub fn for_each(&mut self, lost: &mut u64, mut each: impl FnMut(Received<'_>)) {
+        for slot in 0..self.filled {
+            let header = &self.headers[slot];
+            if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+                self.truncated += 1;
+                continue;
+            }
+            let Some(src) = socket_addr(&self.names[slot]) else { continue };
+            let bytes = &self.buffers[slot * MAX_TRAIN..][..(header.msg_len as usize).min(MAX_TRAIN)];
+            let mut received = Received { src, dst: None, tos: 0, ttl: 0, segment: 0, bytes };
+            for (level, kind, value) in self.controls[slot].messages(header.msg_hdr.msg_controllen) {
+                if (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) {
+                    if let Some(total) = sockopt::read::<u32>(value) {
+                        *lost += u64::from(total.wrapping_sub(self.overflow));
+                        self.overflow = total;
+                    }
+                } else {
+                    note(&mut received, level, kind, value);
+                }
+            }
+            each(received);
+        }
+    }
+}
+
+fn note(received: &mut Received<'_>, level: i32, kind: i32, value: &[u8]) {
+    match (level, kind) {
+        (libc::SOL_UDP, UDP_GRO) => {
+            received.segment = sockopt::read::<i32>(value).unwrap_or(0).max(0) as usize
+        }
+        (libc::IPPROTO_IP, libc::IP_TOS) => received.tos = value.first().copied().unwrap_or(0),
+        (libc::IPPROTO_IP, libc::IP_TTL) => received.ttl = sockopt::read::<i32>(value).unwrap_or(0) as u8,
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+            received.tos = sockopt::read::<i32>(value).unwrap_or(0) as u8;
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+            received.ttl = sockopt::read::<i32>(value).unwrap_or(0) as u8;
+        }
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            received.dst = sockopt::read::<libc::in_pktinfo>(value)
+                .map(|info| IpAddr::V4(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes())));
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+            received.dst = sockopt::read::<libc::in6_pktinfo>(value)
+                .map(|info| IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)));
+        }
+        _ => {}
+    }
+}
+
+/// A socket address as the kernel wrote it, IPv4 or IPv6.
+pub(crate) fn socket_addr(name: &libc::sockaddr_in6) -> Option<SocketAddr> {
+    match i32::from(name.sin6_family) {
+        libc::AF_INET6 => Some(SocketAddr::V6(SocketAddrV6::new(
+            Ipv6Addr::from(name.sin6_addr.s6_addr),
+            u16::from_be(name.sin6_port),
+            name.sin6_flowinfo,
+            name.sin6_scope_id,
+        ))),
+        libc::AF_INET => {
+            // SAFETY: a sockaddr_in6 is larger than a sockaddr_in, is initialised, and holds one by its family.
+            let v4: libc::sockaddr_in = unsafe { ptr::from_ref(name).cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))))
+        }
+        _ => None,
+    }
+}
