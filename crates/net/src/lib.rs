@@ -1,5 +1,6 @@
 //! Drivers: a verbs device on real UDP sockets or raw Ethernet.
 
+pub mod baseline;
 pub mod error;
 pub mod route;
 mod sockopt;
