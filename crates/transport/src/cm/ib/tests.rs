@@ -1,0 +1,1 @@
+//! The engine against the standard's rules and against captured MADs.
