@@ -2,8 +2,9 @@
 //!
 //! A UDP socket does not show these 17 bits, and the ICRC covers them. CRC-32 is linear: what unknown bits do to the
 //! checksum is their own polynomial times a power of x that depends only on how many bytes follow. Dividing the difference
-//! by that power gives those bits back; any other difference lands outside of them, save one in 2^15. IPv6 has no such
-//! bits and needs none of this. Senders whose bits are known (ours writes 0 and DF) are checked in full with [`super::icrc_v4`].
+//! by that power gives those bits back; any other error lands outside of them, save one in 2^15 (2^16 for a receiver that
+//! insists on DF, which RoCE senders set; it also notices every single wrong bit up to MTU 4096). IPv6 has no such bits and
+//! needs none of this; senders whose bits are known (ours writes 0 and DF) are checked in full with [`super::icrc_v4`].
 
 use super::gf2::{INVERSE_OF_X_8, INVERSE_OF_X_32, multiply, multiply_slowly, power_at_run_time};
 use super::{FLAGS_DF, IPV4_LEN, IcrcV4, UDP_LEN, icrc_v4};
@@ -89,6 +90,7 @@ impl HiddenId {
     }
 }
 
+/// No table has this length: raise x^−8 to its power.
 #[cold]
 fn untabled(len: usize) -> u32 {
     power_at_run_time(INVERSE_OF_X_8, (4 + IPV4_LEN - 8 + UDP_LEN + len) as u32)

@@ -64,3 +64,29 @@ fn other_flags_are_not_excused() {
         assert_eq!(HiddenId.verify(&net4(), &bytes, icrc), None);
     }
 }
+
+#[test]
+fn no_single_wrong_bit_passes_with_df() {
+    // Exhaustive: by linearity only the distance of the bit from the end of the packet counts, not the packet.
+    let net = IcrcV4 { id: 0x4321, ..net4() };
+    let mut passed_without_df = Vec::new();
+    for len in [4096 + 32, 1024 + 16, 16] {
+        let good = icrc_v4(&net, &vec![0; len]);
+        // The syndrome of the last bit of the packet, moved to the front bit by bit.
+        let mut syndrome = crc32fast::hash(&[0x80]) ^ crc32fast::hash(&[0x00]);
+        for bit in 0..len * 8 {
+            let received = (good ^ syndrome).to_le_bytes();
+            if let Some(fields) = HiddenId.recover(&net, len, good, received) {
+                assert!(!fields.df, "bit {bit} from the end of {len} bytes");
+                passed_without_df.push((len, len - 1 - bit / 8));
+            }
+            syndrome = gf2::multiply(syndrome, gf2::ONE >> 1);
+        }
+        for bit in 0..32 {
+            let received = (good ^ 1 << bit).to_le_bytes();
+            assert_eq!(HiddenId.recover(&net, len, good, received), None, "ICRC bit {bit}");
+        }
+    }
+    // One bit of byte 173 and one of byte 1834 look like another Identification without DF.
+    assert_eq!(passed_without_df, [(4128, 1834), (4128, 173), (1040, 173)]);
+}
