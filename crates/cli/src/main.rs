@@ -1,4 +1,51 @@
-//! The `everywire` program.
+//! The `everywire` program: one file a command. Flags are parsed by clap, resolved into what the command needs, then run.
+//!
+//! Exit codes: 0 success; 1 the work failed (the message says who, which step and which limit or clause); 2 the command line or a
+//! configuration file is wrong; 3 the peer or the network did not answer or refused; 4 data read back differs from data written.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod decode;
+mod error;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA on every wire, in user space.
+#[derive(Debug, Parser)]
+#[command(
+    name = "everywire",
+    version,
+    about = "RDMA on every wire, in user space: no card, no kernel module, no root",
+    after_help = "Start with `everywire demo`.\n\n\
+        Devices are named by their wire and address: rocev2:192.0.2.1, rocev2:::1, rocev2:fe80::1%eth0.\n\
+        Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 no answer or refused by the peer, 4 data mismatch.\n\
+        EVERYWIRE_LOG=debug (or everywire_nvmeof=trace, …) prints what happens inside."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print the packets of a capture file: headers by their standard names, ICRC good or bad, the protocol above.
+    Decode(decode::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    init_logging();
+    let result = match cli.command {
+        Command::Decode(args) => decode::run(&args),
+    };
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+/// Logs go to standard error, so that standard output stays data.
+fn init_logging() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("EVERYWIRE_LOG").unwrap_or_else(|_| EnvFilter::new("warn,everywire=info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+}

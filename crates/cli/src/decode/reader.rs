@@ -1,0 +1,137 @@
+//! Frames out of a capture file: pcap (either byte order, micro- or nanoseconds) or pcapng, Ethernet link type.
+//!
+//! Does not look into frames. A file that ends in the middle of a record (a capture still being written) gives the whole
+//! records and then says so.
+
+use std::path::Path;
+
+use pcap_parser::traits::PcapReaderIterator;
+use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+
+use crate::error::CliError;
+
+/// Bytes read ahead: more than the largest record we accept.
+const READ_AHEAD: usize = 1 << 20;
+
+/// One captured frame.
+pub struct Frame {
+    /// Position in the file, from 1, as Wireshark numbers them.
+    pub number: u64,
+    /// Nanoseconds since the epoch of the file.
+    pub time_ns: u64,
+    /// The bytes as captured.
+    pub bytes: Vec<u8>,
+    /// Length on the wire; larger than `bytes` when the capture cut it.
+    pub wire_len: u32,
+}
+
+/// What the interface descriptions said so far.
+#[derive(Default)]
+struct Interfaces {
+    /// Ticks a second, and offset in seconds, of each pcapng interface.
+    ticks: Vec<(u64, i64)>,
+    /// Set for a pcap file: ticks a second.
+    legacy_ticks: u64,
+    number: u64,
+}
+
+/// Calls `each` with every frame of `path`, in order; stops at the first error that `each` returns.
+pub fn for_each(path: &Path, mut each: impl FnMut(Frame) -> Result<(), CliError>) -> Result<(), CliError> {
+    let file = std::fs::File::open(path)
+        .map_err(|e| CliError::failed(format_args!("cannot open {}: {e}", path.display())))?;
+    let mut reader = create_reader(READ_AHEAD, file).map_err(|e| not_a_capture(path, &e))?;
+    let mut interfaces = Interfaces::default();
+    let mut refilled_at = usize::MAX;
+    loop {
+        match reader.next() {
+            Ok((offset, block)) => {
+                let frame = interfaces.take(path, &block)?;
+                reader.consume(offset);
+                refilled_at = usize::MAX;
+                if let Some(frame) = frame {
+                    each(frame)?;
+                }
+            }
+            Err(PcapError::Eof) => return Ok(()),
+            Err(PcapError::Incomplete(_)) => {
+                let have = reader.data().len();
+                if reader.reader_exhausted() || have == refilled_at {
+                    eprintln!("everywire: {} ends in the middle of a record; the {have} bytes of it are left out", path.display());
+                    return Ok(());
+                }
+                refilled_at = have;
+                reader.refill().map_err(|e| not_a_capture(path, &e))?;
+            }
+            Err(e) => return Err(not_a_capture(path, &e)),
+        }
+    }
+}
+
+fn not_a_capture<E: std::fmt::Debug>(path: &Path, error: &PcapError<E>) -> CliError {
+    let why = match error {
+        PcapError::HeaderNotRecognized | PcapError::Eof => "neither a pcap nor a pcapng file".to_owned(),
+        PcapError::BufferTooSmall => format!("a record is longer than {READ_AHEAD} bytes"),
+        PcapError::UnexpectedEof | PcapError::Incomplete(_) => "the file ends within its header".to_owned(),
+        other => format!("damaged capture file ({other:?})"),
+    };
+    CliError::failed(format_args!("{}: {why}", path.display()))
+}
+
+impl Interfaces {
+    /// The frame in a record, if it holds one.
+    fn take(&mut self, path: &Path, block: &PcapBlockOwned<'_>) -> Result<Option<Frame>, CliError> {
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => {
+                only_ethernet(path, header.network)?;
+                self.legacy_ticks = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+                Ok(None)
+            }
+            PcapBlockOwned::Legacy(record) => {
+                let ticks = u64::from(record.ts_usec) * (1_000_000_000 / self.legacy_ticks);
+                let time_ns = u64::from(record.ts_sec) * 1_000_000_000 + ticks;
+                Ok(Some(self.frame(time_ns, record.data, record.origlen)))
+            }
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => {
+                self.ticks.clear();
+                Ok(None)
+            }
+            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                only_ethernet(path, interface.linktype)?;
+                self.ticks.push((interface.ts_resolution().unwrap_or(1_000_000), interface.if_tsoffset));
+                Ok(None)
+            }
+            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                let Some(&(ticks, offset)) = self.ticks.get(packet.if_id as usize) else {
+                    return Err(CliError::failed(format_args!(
+                        "{}: a packet names interface {}, of {} described",
+                        path.display(),
+                        packet.if_id,
+                        self.ticks.len()
+                    )));
+                };
+                let raw = u128::from(packet.ts_high) << 32 | u128::from(packet.ts_low);
+                let ns = raw * 1_000_000_000 / u128::from(ticks.max(1)) + offset.max(0) as u128 * 1_000_000_000;
+                let captured = &packet.data[..packet.data.len().min(packet.caplen as usize)];
+                Ok(Some(self.frame(ns as u64, captured, packet.origlen)))
+            }
+            PcapBlockOwned::NG(Block::SimplePacket(packet)) => Ok(Some(self.frame(0, packet.data, packet.origlen))),
+            PcapBlockOwned::NG(_) => Ok(None),
+        }
+    }
+
+    fn frame(&mut self, time_ns: u64, bytes: &[u8], wire_len: u32) -> Frame {
+        self.number += 1;
+        Frame { number: self.number, time_ns, bytes: bytes.to_vec(), wire_len }
+    }
+}
+
+fn only_ethernet(path: &Path, link_type: Linktype) -> Result<(), CliError> {
+    if link_type == Linktype::ETHERNET {
+        return Ok(());
+    }
+    Err(CliError::failed(format_args!(
+        "{}: link type {} is not Ethernet (1), the only one decoded",
+        path.display(),
+        link_type.0
+    )))
+}

@@ -1,0 +1,63 @@
+//! How a command fails: a text that says who, which step and which limit, and an exit code by blame.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// Whose doing a failure is; the number is the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The work failed here: I/O, resources, an unexpected state.
+    Failed = 1,
+    /// The command line or a configuration file is wrong.
+    Usage = 2,
+    /// The peer or the network did not answer, or refused.
+    Peer = 3,
+    /// Data read back differs from data written.
+    Mismatch = 4,
+}
+
+/// A failed command.
+#[derive(Debug)]
+pub struct CliError {
+    blame: Blame,
+    text: String,
+}
+
+impl CliError {
+    /// A failure of this machine: I/O, resources.
+    pub fn failed(text: impl Display) -> CliError {
+        CliError { blame: Blame::Failed, text: text.to_string() }
+    }
+
+    /// A mistake in the command line or a configuration file.
+    pub fn usage(text: impl Display) -> CliError {
+        CliError { blame: Blame::Usage, text: text.to_string() }
+    }
+
+    /// The peer refused or did not answer.
+    pub fn peer(text: impl Display) -> CliError {
+        CliError { blame: Blame::Peer, text: text.to_string() }
+    }
+
+    /// Wrong bytes came back.
+    pub fn mismatch(text: impl Display) -> CliError {
+        CliError { blame: Blame::Mismatch, text: text.to_string() }
+    }
+
+    /// Prints the text on standard error and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        eprintln!("everywire: {}", self.text);
+        ExitCode::from(self.blame as u8)
+    }
+}
+
+impl Display for CliError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Puts a step in front of an error of the operating system.
+pub fn io(step: impl Display) -> impl FnOnce(std::io::Error) -> CliError {
+    move |source| CliError::failed(format_args!("{step}: {source}"))
+}
