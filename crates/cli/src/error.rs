@@ -6,6 +6,8 @@ use std::process::ExitCode;
 /// Whose doing a failure is; the number is the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
+    /// Nobody's: whoever read standard output has seen enough and closed it.
+    ReaderLeft = 0,
     /// The work failed here: I/O, resources, an unexpected state.
     Failed = 1,
     /// The command line or a configuration file is wrong.
@@ -46,6 +48,9 @@ impl CliError {
 
     /// Prints the text on standard error and gives the exit code.
     pub fn report(&self) -> ExitCode {
+        if self.blame == Blame::ReaderLeft {
+            return ExitCode::SUCCESS;
+        }
         eprintln!("everywire: {}", self.text);
         ExitCode::from(self.blame as u8)
     }
@@ -57,7 +62,10 @@ impl Display for CliError {
     }
 }
 
-/// Puts a step in front of an error of the operating system.
-pub fn io(step: impl Display) -> impl FnOnce(std::io::Error) -> CliError {
-    move |source| CliError::failed(format_args!("{step}: {source}"))
+/// An error of writing to standard output.
+pub fn stdout(source: std::io::Error) -> CliError {
+    if source.kind() == std::io::ErrorKind::BrokenPipe {
+        return CliError { blame: Blame::ReaderLeft, text: source.to_string() };
+    }
+    CliError::failed(format_args!("cannot write to standard output: {source}"))
 }

@@ -46,6 +46,7 @@ fn main() -> std::process::ExitCode {
 /// Logs go to standard error, so that standard output stays data.
 fn init_logging() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("EVERYWIRE_LOG").unwrap_or_else(|_| EnvFilter::new("warn,everywire=info"));
+    let filter =
+        EnvFilter::try_from_env("EVERYWIRE_LOG").unwrap_or_else(|_| EnvFilter::new("warn,everywire=info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
 }

@@ -5,7 +5,6 @@
 
 use std::path::Path;
 
-use pcap_parser::traits::PcapReaderIterator;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 
 use crate::error::CliError;
@@ -56,7 +55,10 @@ pub fn for_each(path: &Path, mut each: impl FnMut(Frame) -> Result<(), CliError>
             Err(PcapError::Incomplete(_)) => {
                 let have = reader.data().len();
                 if reader.reader_exhausted() || have == refilled_at {
-                    eprintln!("everywire: {} ends in the middle of a record; the {have} bytes of it are left out", path.display());
+                    eprintln!(
+                        "everywire: {} ends in the middle of a record; the {have} bytes of it are left out",
+                        path.display()
+                    );
                     return Ok(());
                 }
                 refilled_at = have;
@@ -110,11 +112,14 @@ impl Interfaces {
                     )));
                 };
                 let raw = u128::from(packet.ts_high) << 32 | u128::from(packet.ts_low);
-                let ns = raw * 1_000_000_000 / u128::from(ticks.max(1)) + offset.max(0) as u128 * 1_000_000_000;
+                let ns =
+                    raw * 1_000_000_000 / u128::from(ticks.max(1)) + offset.max(0) as u128 * 1_000_000_000;
                 let captured = &packet.data[..packet.data.len().min(packet.caplen as usize)];
                 Ok(Some(self.frame(ns as u64, captured, packet.origlen)))
             }
-            PcapBlockOwned::NG(Block::SimplePacket(packet)) => Ok(Some(self.frame(0, packet.data, packet.origlen))),
+            PcapBlockOwned::NG(Block::SimplePacket(packet)) => {
+                Ok(Some(self.frame(0, packet.data, packet.origlen)))
+            }
             PcapBlockOwned::NG(_) => Ok(None),
         }
     }

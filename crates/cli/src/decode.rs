@@ -1,0 +1,96 @@
+//! `everywire decode FILE`: a line or a JSON object a packet.
+//!
+//! Takes captures of any program, not only ours: pcap and pcapng with Ethernet frames. What is not RoCE is counted, not shown
+//! (all with `--all`). Exits with 1 when the file can't be read; a packet with a bad ICRC is shown as such and counted.
+
+mod cm;
+mod packet;
+mod reader;
+mod upper;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{self, CliError};
+
+/// Flags of `everywire decode`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// One JSON object a packet instead of a line.
+    #[arg(long)]
+    json: bool,
+    /// Show frames that are not RoCE too.
+    #[arg(long)]
+    all: bool,
+    /// The capture: pcap or pcapng, Ethernet.
+    file: PathBuf,
+}
+
+/// What was seen, for the closing line.
+#[derive(Default)]
+struct Totals {
+    frames: u64,
+    roce: u64,
+    bad_icrc: u64,
+    malformed: u64,
+    cut: u64,
+}
+
+/// Prints every packet of the file.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut flows = upper::Flows::default();
+    let mut totals = Totals::default();
+    let mut first_ns = None;
+    reader::for_each(&args.file, |frame| {
+        let start = *first_ns.get_or_insert(frame.time_ns);
+        let mut object = Map::new();
+        object.insert("number".into(), json!(frame.number));
+        object.insert("time_s".into(), json!(frame.time_ns.saturating_sub(start) as f64 / 1e9));
+        object.insert("length".into(), json!(frame.wire_len));
+        totals.frames += 1;
+        let shown = if (frame.bytes.len() as u64) < u64::from(frame.wire_len) {
+            totals.cut += 1;
+            object.insert("error".into(), json!(format!("only {} bytes captured", frame.bytes.len())));
+            true
+        } else {
+            describe(&frame.bytes, &mut flows, &mut totals, &mut object)
+        };
+        if !(shown || args.all) {
+            return Ok(());
+        }
+        let written = if args.json {
+            writeln!(out, "{}", Value::Object(object))
+        } else {
+            writeln!(out, "{}", packet::line(&object))
+        };
+        written.map_err(error::stdout)
+    })?;
+    out.flush().map_err(error::stdout)?;
+    if !args.json {
+        eprintln!(
+            "{} frames, {} RoCE, {} with a bad ICRC, {} malformed, {} cut short",
+            totals.frames, totals.roce, totals.bad_icrc, totals.malformed, totals.cut
+        );
+    }
+    Ok(())
+}
+
+/// Describes one frame; whether it is RoCE.
+fn describe(
+    bytes: &[u8],
+    flows: &mut upper::Flows,
+    totals: &mut Totals,
+    object: &mut Map<String, Value>,
+) -> bool {
+    match packet::describe(bytes, flows, object) {
+        packet::Outcome::Other => return false,
+        packet::Outcome::Good => {}
+        packet::Outcome::BadIcrc => totals.bad_icrc += 1,
+        packet::Outcome::Malformed => totals.malformed += 1,
+    }
+    totals.roce += 1;
+    true
+}

@@ -1,0 +1,173 @@
+//! One RoCE frame as a JSON object, and that object as a line.
+//!
+//! Headers are named as IBTA volume 1 chapter 9 names them. Numbers that are identities (QPN, keys, addresses) are hexadecimal
+//! strings; counts and sequence numbers are numbers.
+
+use std::fmt::Write;
+
+use everywire_wire::frame::UdpFrame;
+use everywire_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ImmDt, Qpn, Reth, RocePacket, Syndrome, SyndromeKind,
+};
+use serde_json::{Map, Value, json};
+
+use super::{cm, upper};
+
+/// What a frame turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Not RoCE.
+    Other,
+    /// RoCE v2 with the right ICRC.
+    Good,
+    /// RoCE v2 whose ICRC is wrong.
+    BadIcrc,
+    /// Sent to the RoCE port, but no RoCE packet.
+    Malformed,
+}
+
+/// A number that is an identity.
+pub fn hex(value: impl Into<u64>, digits: usize) -> Value {
+    json!(format!("{:#0width$x}", value.into(), width = digits + 2))
+}
+
+/// Fills `object` from an Ethernet frame.
+pub fn describe(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String, Value>) -> Outcome {
+    let frame = match UdpFrame::parse(frame) {
+        Ok(frame) => frame,
+        Err(e) => {
+            object.insert("other".into(), json!(e.to_string()));
+            return Outcome::Other;
+        }
+    };
+    object.insert("src".into(), json!(frame.src().ip().to_string()));
+    object.insert("dst".into(), json!(frame.dst().ip().to_string()));
+    object.insert(
+        "ip".into(),
+        json!({"traffic_class": frame.ip.traffic_class(), "hop_limit": frame.ip.hop_limit()}),
+    );
+    object.insert("udp".into(), json!({"src_port": frame.udp.src_port, "dst_port": frame.udp.dst_port}));
+    if !frame.is_roce() {
+        object.insert("other".into(), json!("UDP"));
+        return Outcome::Other;
+    }
+    let packet = match RocePacket::parse(frame.payload) {
+        Ok(packet) => packet,
+        Err(e) => {
+            object.insert("error".into(), json!(e.to_string()));
+            return Outcome::Malformed;
+        }
+    };
+    headers(&packet, object);
+    let good = frame.icrc_is_right();
+    object.insert("icrc".into(), json!(if good { "good" } else { "bad" }));
+    if packet.bth.dest_qp == Qpn::GSI {
+        cm::describe(&packet, &frame, flows, object);
+    } else {
+        flows.describe(&packet, &frame, object);
+    }
+    if good { Outcome::Good } else { Outcome::BadIcrc }
+}
+
+/// Every header that is there.
+fn headers(packet: &RocePacket<'_>, object: &mut Map<String, Value>) {
+    object.insert("opcode".into(), json!(packet.bth.opcode.name()));
+    object.insert("bth".into(), bth(&packet.bth));
+    if let Some(Deth { qkey, src_qp, .. }) = packet.deth {
+        object.insert("deth".into(), json!({"qkey": hex(qkey.0, 8), "src_qp": hex(src_qp.get(), 6)}));
+    }
+    if let Some(Reth { va, rkey, length }) = packet.reth {
+        object.insert("reth".into(), json!({"va": hex(va, 16), "rkey": hex(rkey.0, 8), "length": length}));
+    }
+    if let Some(Aeth { syndrome, msn }) = packet.aeth {
+        object.insert("aeth".into(), json!({"syndrome": syndrome_text(syndrome), "msn": msn}));
+    }
+    if let Some(AtomicEth { va, rkey, swap_add, compare }) = packet.atomic_eth {
+        object.insert(
+            "atomic_eth".into(),
+            json!({"va": hex(va, 16), "rkey": hex(rkey.0, 8), "swap_add": swap_add, "compare": compare}),
+        );
+    }
+    if let Some(AtomicAckEth { original }) = packet.atomic_ack {
+        object.insert("atomic_ack_eth".into(), json!({"original": original}));
+    }
+    if let Some(ImmDt(value)) = packet.immdt {
+        object.insert("immdt".into(), hex(value, 8));
+    }
+    if let Some(ieth) = packet.ieth {
+        object.insert("ieth".into(), json!({"rkey": hex(ieth.rkey.0, 8)}));
+    }
+    object.insert("payload".into(), json!(packet.payload.len()));
+    object.insert("pad".into(), json!(packet.pad.len()));
+}
+
+fn bth(bth: &Bth) -> Value {
+    json!({
+        "dest_qp": hex(bth.dest_qp.get(), 6),
+        "psn": bth.psn.get(),
+        "ack_req": bth.ack_req,
+        "solicited": bth.solicited,
+        "mig_req": bth.mig_req,
+        "pkey": hex(bth.pkey.0, 4),
+        "fecn": bth.fecn,
+        "becn": bth.becn,
+    })
+}
+
+/// A syndrome in the standard's words.
+fn syndrome_text(syndrome: Syndrome) -> String {
+    match syndrome.kind() {
+        SyndromeKind::Ack { credits: 31 } => "ACK, no credits".to_owned(),
+        SyndromeKind::Ack { credits } => format!("ACK, credit code {credits}"),
+        SyndromeKind::Rnr { timer } => format!("RNR NAK, timer {timer}"),
+        SyndromeKind::Nak(code) => format!("NAK {}", code.name()),
+        SyndromeKind::Reserved => format!("reserved {:#04x}", syndrome.0),
+    }
+}
+
+/// The object as one line.
+pub fn line(object: &Map<String, Value>) -> String {
+    let text = |key: &str| object.get(key).map(plain).unwrap_or_default();
+    let mut out = format!(
+        "{:>6} {:>12.6} {} > {}",
+        text("number"),
+        object.get("time_s").and_then(Value::as_f64).unwrap_or_default(),
+        text("src"),
+        text("dst")
+    );
+    if let Some(other) = object.get("other").or(object.get("error")) {
+        let _ = write!(out, " [{}]", plain(other));
+        return out;
+    }
+    let _ = write!(out, " {}", text("opcode"));
+    if let Some(Value::Object(bth)) = object.get("bth") {
+        let _ = write!(out, " qp={} psn={}", plain(&bth["dest_qp"]), bth["psn"]);
+        for (flag, letter) in [("ack_req", " A"), ("solicited", " S"), ("fecn", " FECN"), ("becn", " BECN")] {
+            if bth[flag] == json!(true) {
+                out.push_str(letter);
+            }
+        }
+    }
+    for key in ["deth", "reth", "aeth", "atomic_eth", "atomic_ack_eth", "immdt", "ieth"] {
+        if let Some(value) = object.get(key) {
+            let _ = write!(out, " {}({})", key.to_uppercase(), flat(value));
+        }
+    }
+    let _ = write!(out, " {} B, ICRC {}", text("payload"), text("icrc"));
+    for key in ["cm", "nvme"] {
+        if let Some(value) = object.get(key) {
+            let _ = write!(out, " | {key} {}", flat(value));
+        }
+    }
+    out
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn flat(value: &Value) -> String {
+    let Value::Object(fields) = value else { return plain(value) };
+    let parts: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
+    parts.join(" ")
+}
