@@ -160,6 +160,24 @@ fn sequence(datagram: &[u8]) -> u32 {
     u32::from_be_bytes([datagram[8], datagram[9], datagram[10], datagram[11]])
 }
 
+/// Spins, but gives the processor away now and then once it has spun for long: on a busy machine the peer may need it.
+#[derive(Debug, Default)]
+struct Spin {
+    turns: u32,
+}
+
+/// Empty turns, a few dozen microseconds, before the processor is given away.
+const PATIENT_TURNS: u32 = 256;
+
+impl Spin {
+    fn turn(&mut self, progress: bool) {
+        self.turns = if progress { 0 } else { self.turns + 1 };
+        if self.turns >= PATIENT_TURNS {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Latencies of one run.
 #[derive(Debug, Default)]
 struct Samples {
@@ -203,6 +221,7 @@ struct End {
     out: Flow,
     back: Flow,
     peer: SocketAddr,
+    spin: Spin,
 }
 
 impl End {
@@ -234,13 +253,16 @@ impl End {
     /// Calls `each` for every datagram of the peer that is there and whose ICRC is right.
     fn receive(&mut self, mut each: impl FnMut(&[u8])) {
         let back = self.back;
+        let mut any = false;
         self.port.receive(&mut 0, &mut Vec::new(), |received| {
+            any = true;
             for datagram in received.segments() {
                 if datagram.len() >= BTH + ICRC && back.check(datagram) {
                     each(datagram);
                 }
             }
         });
+        self.spin.turn(any);
     }
 }
 
@@ -276,6 +298,7 @@ pub fn serve(ip: IpAddr, scope_id: u32, options: &PortOptions, stop: &AtomicBool
             back: Flow { src: src.ip(), dst: ip, src_port: src.port() },
             port,
             peer,
+            spin: Spin::default(),
         };
         end.control(READY, 0, &[]);
         match body[0] {
@@ -316,6 +339,7 @@ impl Client {
             out: Flow { src: ip, dst: peer, src_port },
             back: Flow { src: peer, dst: ip, src_port: 0 },
             peer: route::with_scope(peer, ROCE_V2_PORT, scope_id),
+            spin: Spin::default(),
         };
         Ok(Client { end, options: *options })
     }

@@ -12,6 +12,7 @@ mod socket;
 mod tests;
 
 pub use errqueue::PathError;
+pub(crate) use owner::describe as describe_owner;
 pub use port::{
     FIRST_SOURCE_PORT, MAX_GROUPS, MAX_SOURCE_PORTS, PathEvent, PortCounters, PortOptions, UdpPort,
 };

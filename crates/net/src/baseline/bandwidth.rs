@@ -130,7 +130,7 @@ pub(super) fn serve(end: &mut End, size: usize, mtu: usize, stop: &AtomicBool) {
             _ => {}
         });
         let behind = expected.wrapping_sub(acknowledged);
-        if behind >= ACK_EVERY || (behind > 0 && expected % per_message == 0) || out_of_order {
+        if behind >= ACK_EVERY || (behind > 0 && expected.is_multiple_of(per_message)) || out_of_order {
             end.control(ACK, expected, &[]);
             acknowledged = expected;
         }

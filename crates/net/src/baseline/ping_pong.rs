@@ -45,9 +45,10 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
                     resends += 1;
                     sent = now;
                 }
-                _ => {}
+                _ => end.spin.turn(false),
             }
         }
+        end.spin.turn(true);
         samples.add(now - start);
     }
     Ok(samples.result(ping.len(), now - begin, resends))
@@ -57,7 +58,9 @@ pub(super) fn serve(end: &mut End, stop: &AtomicBool) {
     let Ok(socket) = plain(end) else { return };
     let mut datagram = vec![0u8; 65_536];
     while !stop.load(Ordering::Relaxed) {
-        let Ok((len, _)) = socket.recv_from(&mut datagram) else { continue };
+        let answer = socket.recv_from(&mut datagram);
+        end.spin.turn(answer.is_ok());
+        let Ok((len, _)) = answer else { continue };
         if len < BTH {
             continue;
         }

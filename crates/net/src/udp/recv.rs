@@ -14,8 +14,9 @@ use std::ptr;
 
 use crate::sockopt::{self, Control};
 
-/// Largest datagram, or train of datagrams, that the kernel hands over in one piece.
-pub const MAX_TRAIN: usize = 65_536;
+/// Largest datagram, or train of datagrams, that the kernel hands over in one piece; with room for the headers that a
+/// packet socket adds.
+pub const MAX_TRAIN: usize = 65_536 + 128;
 
 const UDP_GRO: i32 = 104;
 
@@ -32,6 +33,8 @@ pub struct Received<'a> {
     pub ttl: u8,
     /// Size of each datagram of a train; the last may be shorter. 0: not a train.
     pub segment: usize,
+    /// IPv4 Identification of the first datagram, where the driver sees it; those of a train count up from it.
+    pub ip_id: Option<u16>,
     /// UDP payload.
     pub bytes: &'a [u8],
 }
@@ -142,7 +145,7 @@ impl RecvBatch {
             }
             let Some(src) = socket_addr(&self.names[slot]) else { continue };
             let bytes = &self.buffers[slot * MAX_TRAIN..][..(header.msg_len as usize).min(MAX_TRAIN)];
-            let mut received = Received { src, dst: None, tos: 0, ttl: 0, segment: 0, bytes };
+            let mut received = Received { src, dst: None, tos: 0, ttl: 0, segment: 0, ip_id: None, bytes };
             for (level, kind, value) in self.controls[slot].messages(header.msg_hdr.msg_controllen) {
                 if (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) {
                     if let Some(total) = sockopt::read::<u32>(value) {
@@ -154,6 +157,20 @@ impl RecvBatch {
                 }
             }
             each(received);
+        }
+    }
+}
+
+impl RecvBatch {
+    /// The pieces of the last [`RecvBatch::receive`] as bytes only, for sockets whose addresses are no Internet ones.
+    pub fn for_each_frame(&mut self, mut each: impl FnMut(&[u8])) {
+        for slot in 0..self.filled {
+            let header = &self.headers[slot];
+            if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+                self.truncated += 1;
+                continue;
+            }
+            each(&self.buffers[slot * MAX_TRAIN..][..(header.msg_len as usize).min(MAX_TRAIN)]);
         }
     }
 }

@@ -93,11 +93,41 @@ impl SendBatch {
             self.prepare(count, &item);
             count += 1;
         }
+        self.send_prepared(fd, count)
+    }
+
+    /// Sends whole frames through a packet socket that is bound to its interface; else as [`SendBatch::send`].
+    ///
+    /// # Errors
+    /// What the kernel said of the first frame.
+    pub fn send_frames<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        frames: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<usize> {
+        let mut count = 0;
+        for frame in frames.take(MAX_SEND_BATCH) {
+            self.vectors[count] =
+                libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+            let header = &mut self.headers[count].msg_hdr;
+            header.msg_name = ptr::null_mut();
+            header.msg_namelen = 0;
+            header.msg_iov = ptr::from_mut(&mut self.vectors[count]);
+            header.msg_iovlen = 1;
+            header.msg_control = ptr::null_mut();
+            header.msg_controllen = 0;
+            count += 1;
+        }
+        self.send_prepared(fd, count)
+    }
+
+    /// Every caller has just written the first `count` headers, from payloads that live on in its arguments.
+    fn send_prepared(&mut self, fd: BorrowedFd<'_>, count: usize) -> io::Result<usize> {
         if count == 0 {
             return Ok(0);
         }
         // SAFETY: the first `count` headers point at live names, vectors, control space (owned by `self`) and payloads
-        // (borrowed for 'a, which outlives this call); the kernel only reads them and writes msg_len.
+        // (borrowed by the caller's iterator items); the kernel only reads them and writes msg_len.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),

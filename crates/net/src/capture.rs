@@ -1,0 +1,319 @@
+//! `--capture FILE`: every datagram of a device as a whole Ethernet frame in a pcapng file, live.
+//!
+//! A UDP socket shows neither Ethernet nor IP headers, so they are put together from what is known: addresses, TOS, TTL; the
+//! IPv4 Identification as the kernel writes it when sending (0, 1, 2 … in a train) and, when receiving, as the ICRC tells
+//! (`HiddenId`), so that Wireshark can check ICRCs too. MAC addresses are made up from the IP addresses (02:…). Raw Ethernet
+//! frames are written as they are.
+//!
+//! A capture that cannot be written any more ends with a warning; it never stops the device.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use everywire_fabric::pcapng::{Direction, InterfaceId, LinkType, PacketInfo, Writer};
+use everywire_wire::eth::{EthHeader, Ethertype};
+use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header, PROTOCOL_UDP};
+use everywire_wire::roce::ICRC_LEN;
+use everywire_wire::udp::UdpHeader;
+use everywire_wire::{HiddenId, IcrcV4, MacAddr, UdpFrame};
+
+/// Bytes kept in memory before the file is written.
+const BUFFER: usize = 1 << 20;
+
+/// A datagram as a socket knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Sender.
+    pub src: SocketAddr,
+    /// Receiver.
+    pub dst: SocketAddr,
+    /// TOS or traffic class.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// UDP payload: BTH to ICRC.
+    pub payload: &'a [u8],
+}
+
+/// A capture file that is being written.
+#[derive(Debug)]
+pub struct Capture {
+    path: PathBuf,
+    /// `None` after an error.
+    writer: Option<Writer<BufWriter<File>>>,
+    interface: InterfaceId,
+    frame: Vec<u8>,
+    unflushed: bool,
+}
+
+impl Capture {
+    /// Creates the file and writes its head; `device` is what Wireshark shows as the interface.
+    ///
+    /// # Errors
+    /// What the file system said.
+    pub fn create(path: &Path, device: &str) -> io::Result<Capture> {
+        let file = BufWriter::with_capacity(BUFFER, File::create(path)?);
+        let mut writer = Writer::new(file, concat!("everywire ", env!("CARGO_PKG_VERSION")))?;
+        let interface = writer.add_interface(device, "RDMA device of this process", LinkType::ETHERNET)?;
+        writer.flush()?;
+        Ok(Capture {
+            path: path.to_owned(),
+            writer: Some(writer),
+            interface,
+            frame: Vec::new(),
+            unflushed: false,
+        })
+    }
+
+    /// Writes a datagram that was sent, whose IPv4 Identification the kernel writes as `id`.
+    pub fn sent(&mut self, datagram: &Datagram<'_>, id: u16) {
+        self.datagram(Direction::Outbound, datagram, id, Ipv4Header::DF, None);
+    }
+
+    /// Writes a datagram that was received; its Identification is what makes the ICRC right.
+    pub fn received(&mut self, datagram: &Datagram<'_>) {
+        let hidden =
+            match (datagram.src.ip(), datagram.dst.ip(), datagram.payload.split_last_chunk::<ICRC_LEN>()) {
+                (IpAddr::V4(src), IpAddr::V4(dst), Some((covered, icrc))) => {
+                    let net =
+                        IcrcV4 { src, dst, id: 0, flags_frag: Ipv4Header::DF, src_port: datagram.src.port() };
+                    HiddenId::new().verify(&net, covered, *icrc)
+                }
+                (IpAddr::V6(_), ..) => {
+                    return self.datagram(Direction::Inbound, datagram, 0, 0, None);
+                }
+                _ => None,
+            };
+        match hidden {
+            Some(fields) => {
+                let flags = if fields.df { Ipv4Header::DF } else { 0 };
+                self.datagram(Direction::Inbound, datagram, fields.id, flags, None);
+            }
+            None => {
+                let comment = Some("no IPv4 Identification makes this ICRC right: damaged, or not RoCE v2");
+                self.datagram(Direction::Inbound, datagram, 0, Ipv4Header::DF, comment);
+            }
+        }
+    }
+
+    fn datagram(
+        &mut self,
+        direction: Direction,
+        datagram: &Datagram<'_>,
+        id: u16,
+        flags: u16,
+        comment: Option<&str>,
+    ) {
+        let Some(ip) = ip_header(datagram, id, flags) else { return };
+        let mut frame = UdpFrame {
+            eth: EthHeader {
+                dst: made_up_mac(datagram.dst.ip()),
+                src: made_up_mac(datagram.src.ip()),
+                vlan: None,
+                ethertype: Ethertype::IPV4,
+            },
+            ip,
+            // Any checksum but 0, to have the right one filled in: the kernel sends one.
+            udp: UdpHeader {
+                src_port: datagram.src.port(),
+                dst_port: datagram.dst.port(),
+                length: 0,
+                checksum: 1,
+            },
+            payload: datagram.payload,
+            trailer: &[],
+        };
+        frame.fill_lengths_and_checksums();
+        let mut bytes = std::mem::take(&mut self.frame);
+        bytes.clear();
+        frame.emit(&mut bytes);
+        self.frame(direction, &bytes, comment);
+        self.frame = bytes;
+    }
+
+    /// Writes a frame as it is.
+    pub fn frame(&mut self, direction: Direction, frame: &[u8], comment: Option<&str>) {
+        let Some(writer) = &mut self.writer else { return };
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time_ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
+        let info = PacketInfo { time_ns, direction: Some(direction), dropped: None, comment };
+        let result = writer.write_packet(self.interface, &info, frame);
+        self.unflushed = true;
+        self.end_on_error(result);
+    }
+
+    /// Brings everything to the file. The driver calls it whenever it has nothing else to do.
+    pub fn flush(&mut self) {
+        if self.unflushed
+            && let Some(writer) = &mut self.writer
+        {
+            let result = writer.flush();
+            self.unflushed = false;
+            self.end_on_error(result);
+        }
+    }
+
+    fn end_on_error(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            tracing::warn!(path = %self.path.display(), %error, "the capture ends here: it cannot be written");
+            self.writer = None;
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+fn ip_header(datagram: &Datagram<'_>, id: u16, flags_frag: u16) -> Option<IpHeader> {
+    match (datagram.src.ip(), datagram.dst.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IpHeader::V4(Ipv4Header {
+            tos: datagram.tos,
+            total_len: 0,
+            id,
+            flags_frag,
+            ttl: datagram.ttl,
+            protocol: PROTOCOL_UDP,
+            checksum: 0,
+            src,
+            dst,
+        })),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Some(IpHeader::V6(Ipv6Header {
+            traffic_class: datagram.tos,
+            flow_label: 0,
+            payload_len: 0,
+            next_header: PROTOCOL_UDP,
+            hop_limit: datagram.ttl,
+            src,
+            dst,
+        })),
+        _ => None,
+    }
+}
+
+/// A locally administered MAC address that shows the IP address, or the one of its group.
+fn made_up_mac(ip: IpAddr) -> MacAddr {
+    if ip.is_multicast() {
+        return MacAddr::for_multicast(ip);
+    }
+    match ip {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            MacAddr([0x02, 0x00, a, b, c, d])
+        }
+        IpAddr::V6(v6) => {
+            let [.., a, b, c, d] = v6.octets();
+            MacAddr([0x02, 0x06, a, b, c, d])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// UDP payloads of a capture of real kernels, with the addresses they had.
+    fn kernel_datagrams(file: &str) -> Vec<(SocketAddr, SocketAddr, u16, Vec<u8>)> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures").join(file);
+        let bytes = std::fs::read(path).unwrap();
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+        let mut found = Vec::new();
+        let mut at = 24; // classic pcap: a global header, then records of 16 bytes and a frame
+        while at + 16 <= bytes.len() {
+            let len = word(at + 8);
+            if let Ok(frame) = UdpFrame::parse(&bytes[at + 16..at + 16 + len])
+                && frame.is_roce()
+            {
+                let id = if let IpHeader::V4(h) = frame.ip { h.id } else { 0 };
+                found.push((frame.src(), frame.dst(), id, frame.payload.to_vec()));
+            }
+            at += 16 + len;
+        }
+        found
+    }
+
+    fn fields(path: &Path, names: &[&str]) -> Option<Vec<String>> {
+        let mut tshark = Command::new("tshark");
+        tshark.args(["-n", "--disable-protocol", "rpcordma", "-r"]).arg(path).args([
+            "-T",
+            "fields",
+            "-E",
+            "separator=|",
+        ]);
+        for name in names {
+            tshark.args(["-e", name]);
+        }
+        match tshark.output() {
+            Ok(output) => {
+                Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
+            }
+            Err(error) => {
+                println!("skipped: tshark: {error}");
+                None
+            }
+        }
+    }
+
+    /// What the socket hides comes back: Identifications as the kernel wrote them, and nothing malformed.
+    #[test]
+    fn received_datagrams_get_their_identification_back() {
+        for file in ["rping.pcap", "rping6.pcap"] {
+            let datagrams = kernel_datagrams(file);
+            assert!(datagrams.len() > 10, "{file}");
+            let path =
+                std::env::temp_dir().join(format!("everywire-capture-{}-{file}ng", std::process::id()));
+            let mut capture = Capture::create(&path, "rocev2:test").unwrap();
+            for (src, dst, _, payload) in &datagrams {
+                capture.received(&Datagram { src: *src, dst: *dst, tos: 0, ttl: 64, payload });
+            }
+            drop(capture);
+            let names = ["ip.id", "udp.srcport", "frame.comment", "_ws.malformed", "infiniband.bth.opcode"];
+            let Some(lines) = fields(&path, &names) else { return };
+            assert_eq!(lines.len(), datagrams.len());
+            for (line, (src, _, id, payload)) in lines.iter().zip(&datagrams) {
+                let id = if src.is_ipv4() { format!("0x{id:04x}") } else { String::new() };
+                assert_eq!(*line, format!("{id}|{}|||{}", src.port(), payload[0]), "{file}");
+            }
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_damaged_datagram_says_so() {
+        let (src, dst, _, mut payload) = kernel_datagrams("rping.pcap").swap_remove(0);
+        payload[20] ^= 0x10;
+        let path =
+            std::env::temp_dir().join(format!("everywire-capture-{}-damaged.pcapng", std::process::id()));
+        let mut capture = Capture::create(&path, "rocev2:test").unwrap();
+        capture.received(&Datagram { src, dst, tos: 0, ttl: 64, payload: &payload });
+        capture.flush();
+        if let Some(lines) = fields(&path, &["frame.comment"]) {
+            assert!(lines[0].contains("ICRC"), "{lines:?}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_capture_and_nothing_else() {
+        let path = std::env::temp_dir().join(format!("everywire-capture-{}-full.pcapng", std::process::id()));
+        let mut capture = Capture::create(&path, "x").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let Ok(full) = File::options().write(true).open("/dev/full") else { return };
+        assert!(
+            Capture::create(Path::new("/dev/full"), "x").is_err(),
+            "refused at once where it can be seen at once"
+        );
+        // A writer whose head still fits the buffer, on a disk that takes nothing.
+        capture.writer = Writer::new(BufWriter::with_capacity(BUFFER, full), "x").ok();
+        capture.frame(Direction::Inbound, &[0; 64], None);
+        capture.flush();
+        assert!(capture.writer.is_none());
+        capture.frame(Direction::Inbound, &[0; 64], None);
+    }
+}

@@ -1,0 +1,12 @@
+//! RoCE v2 on raw Ethernet (AF_PACKET), for where CAP_NET_RAW is there: every header seen, every ICRC checked in full.
+//!
+//! Start with `port.rs`. Slower than `udp/`, which the kernel helps with trains; its use is to see and write what a UDP
+//! socket hides.
+
+mod neighbour;
+mod netlink;
+mod port;
+#[cfg(test)]
+mod tests;
+
+pub use port::RawPort;

@@ -1,0 +1,456 @@
+//! RoCE v2 on a packet socket: whole frames, so every header is seen and written, and every ICRC checked in full.
+//!
+//! Read first: packet(7), `struct virtio_net_hdr` (a virtual interface hands over trains of datagrams as one frame and says so
+//! there). The kernel still owns the IP address: a UDP socket that drops everything holds ADDR:4791, so that the kernel
+//! answers no datagram with "port unreachable" and no other device opens the same address.
+//!
+//! It needs CAP_NET_RAW. It does no fragments, no VLAN tags of its own and no IP options.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Instant;
+
+use everywire_fabric::pcapng::Direction;
+use everywire_wire::eth::{EthHeader, Ethertype};
+use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header, PROTOCOL_UDP};
+use everywire_wire::udp::UdpHeader;
+use everywire_wire::{MacAddr, UdpFrame};
+use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+
+use super::neighbour::{Link, Neighbours};
+use crate::capture::Capture;
+use crate::error::OpenError;
+use crate::route::{self, Interface};
+use crate::sockopt;
+use crate::udp::{Outgoing, PathEvent, PortCounters, PortOptions, ROCE_V2_PORT, Received, RecvBatch};
+use crate::udp::{RoceSocket, Role, SendBatch, describe_owner};
+
+/// struct virtio_net_hdr, without the buffer count.
+const VNET: usize = 10;
+/// VIRTIO_NET_HDR_GSO_UDP_L4: a train of UDP datagrams.
+const GSO_UDP_L4: u8 = 5;
+/// The bit beside the GSO type that tells of ECN.
+const GSO_ECN: u8 = 0x80;
+/// Most datagrams kept for neighbours that are being asked for.
+const MAX_WAITING: usize = 1024;
+/// Most datagrams to this very device that wait to be received.
+const MAX_LOCAL: usize = 4096;
+const PACKET_VNET_HDR: i32 = 15;
+const PACKET_IGNORE_OUTGOING: i32 = 23;
+
+/// A frame, already whole, or a datagram to this device.
+type Bytes = Box<[u8]>;
+
+/// One device on raw Ethernet.
+#[derive(Debug)]
+pub struct RawPort {
+    interface: Interface,
+    mac: MacAddr,
+    local: IpAddr,
+    socket: Socket,
+    /// Holds ADDR:4791 and the groups.
+    holder: RoceSocket,
+    groups: Vec<IpAddr>,
+    neighbours: Neighbours,
+    /// Datagrams, cut out of their trains, that wait for a neighbour.
+    waiting: VecDeque<(IpAddr, Bytes)>,
+    to_self: VecDeque<Bytes>,
+    frames: Vec<Vec<u8>>,
+    recv: RecvBatch,
+    send: SendBatch,
+    counters: PortCounters,
+}
+
+impl RawPort {
+    /// Opens `interface`, one of whose addresses is `ip`.
+    ///
+    /// # Errors
+    /// No such interface or address, no CAP_NET_RAW, or somebody has the address: in words.
+    pub fn open(
+        interface: &str,
+        ip: IpAddr,
+        scope_id: u32,
+        options: &PortOptions,
+    ) -> Result<RawPort, OpenError> {
+        let system = |step| move |source| OpenError::System { step, ip, source };
+        let interface = route::interface(interface).map_err(system("find the interface"))?;
+        let socket = packet_socket(&interface, options).map_err(|source| match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                OpenError::NoRawPrivilege { interface: interface.name.clone(), source }
+            }
+            _ => OpenError::System { step: "open a packet socket", ip, source },
+        })?;
+        let local = route::with_scope(ip, ROCE_V2_PORT, scope_id);
+        let holder =
+            RoceSocket::bind(local, Role::Sender, &options.socket).map_err(|source| match source.kind() {
+                io::ErrorKind::AddrInUse => OpenError::InUse { addr: local, owner: describe_owner(local) },
+                io::ErrorKind::AddrNotAvailable => OpenError::NotOurs { ip, source },
+                _ => OpenError::System { step: "hold UDP port 4791", ip, source },
+            })?;
+        let neighbours = Neighbours::new(interface.index, ip).map_err(system("open a netlink socket"))?;
+        Ok(RawPort {
+            mac: MacAddr(interface.mac.unwrap_or_default()),
+            interface,
+            local: ip,
+            socket,
+            holder,
+            groups: Vec::new(),
+            neighbours,
+            waiting: VecDeque::new(),
+            to_self: VecDeque::new(),
+            frames: Vec::new(),
+            recv: RecvBatch::new(options.recv_slots.max(1)),
+            send: SendBatch::new(),
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// The interface.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> PortCounters {
+        PortCounters { truncated: self.recv.truncated, ..self.counters }
+    }
+
+    /// The packet socket, to be watched for input.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.socket.as_fd())
+    }
+
+    /// Whether something waits that no file descriptor will tell of: look again within milliseconds.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.to_self.is_empty()
+    }
+
+    /// Receives one batch; returns whether there may be more. Frames go to `capture` as they are.
+    pub fn receive(
+        &mut self,
+        lost: &mut u64,
+        mut capture: Option<&mut Capture>,
+        mut each: impl FnMut(Received<'_>),
+    ) -> bool {
+        while let Some(frame) = self.to_self.pop_front() {
+            self.counters.received_pieces += 1;
+            if let Ok(frame) = UdpFrame::parse(&frame) {
+                each(received(&frame, 0));
+            }
+        }
+        let count = match self.recv.receive(self.socket.as_fd()) {
+            Ok(count) => count,
+            Err(error) => return error.kind() == io::ErrorKind::Interrupted,
+        };
+        self.counters.recv_calls += 1;
+        self.counters.received_pieces += count as u64;
+        let (local, groups) = (self.local, &self.groups);
+        self.recv.for_each_frame(|bytes| {
+            let Some((vnet, frame)) = bytes.split_first_chunk::<VNET>() else { return };
+            let Ok(parsed) = UdpFrame::parse(frame) else { return };
+            let dst = parsed.ip.dst();
+            if dst != local && !groups.contains(&dst) {
+                return;
+            }
+            let train = vnet[1] & !GSO_ECN == GSO_UDP_L4;
+            let segment = if train { usize::from(u16::from_ne_bytes([vnet[4], vnet[5]])) } else { 0 };
+            let received = received(&parsed, segment);
+            if let Some(capture) = capture.as_deref_mut() {
+                capture_received(capture, frame, &parsed, &received);
+            }
+            each(received);
+        });
+        let dropped = packet_drops(self.socket.as_fd());
+        self.counters.receive_overflows += dropped;
+        *lost += dropped;
+        count == self.recv.slots()
+    }
+
+    /// Sends `items` in order, as [`crate::udp::UdpPort::send`] does. Datagrams to a neighbour whose MAC address is not known
+    /// yet are kept, up to a limit, and leave when it is.
+    pub fn send(
+        &mut self,
+        now: Instant,
+        items: &[Outgoing<'_>],
+        mut capture: Option<&mut Capture>,
+        paths: &mut Vec<PathEvent>,
+    ) -> usize {
+        for (done, item) in items.iter().enumerate() {
+            let dst = item.dst.ip();
+            let size = item.segment.unwrap_or(item.bytes.len()).max(1);
+            let link = self.neighbours.find(dst, now);
+            if link == Link::Wait && self.waiting.len() >= MAX_WAITING {
+                self.counters.send_errors += 1;
+                continue;
+            }
+            if link == Link::Unreachable {
+                self.unreachable(dst, paths);
+                continue;
+            }
+            self.frames.clear();
+            for (id, payload) in item.bytes.chunks(size).enumerate() {
+                let frame = self.frame(item, link, id as u16, payload);
+                match link {
+                    Link::Wait => self.waiting.push_back((dst, frame[VNET..].into())),
+                    Link::Local if self.to_self.len() < MAX_LOCAL => {
+                        self.to_self.push_back(frame[VNET..].into());
+                    }
+                    Link::Local => self.counters.receive_overflows += 1,
+                    Link::Mac(_) | Link::Unreachable => self.frames.push(frame),
+                }
+            }
+            if let Link::Mac(_) = link
+                && !self.flush(capture.as_deref_mut())
+            {
+                // Part of the train may have left and will again; its receiver takes that for duplicates.
+                self.counters.send_blocked += 1;
+                return done;
+            }
+        }
+        items.len()
+    }
+
+    /// Sends what waited for neighbours that are known now.
+    pub fn send_waiting(
+        &mut self,
+        now: Instant,
+        mut capture: Option<&mut Capture>,
+        paths: &mut Vec<PathEvent>,
+    ) {
+        for _ in 0..self.waiting.len() {
+            let Some((dst, frame)) = self.waiting.pop_front() else { return };
+            match self.neighbours.find(dst, now) {
+                Link::Wait => self.waiting.push_back((dst, frame)),
+                Link::Local => self.to_self.push_back(frame),
+                Link::Unreachable => self.unreachable(dst, paths),
+                Link::Mac(mac) => {
+                    let mut whole = vec![0; VNET];
+                    whole.extend_from_slice(&frame);
+                    whole[VNET..VNET + 6].copy_from_slice(&mac.0);
+                    self.frames.clear();
+                    self.frames.push(whole);
+                    if !self.flush(capture.as_deref_mut()) {
+                        self.waiting.push_front((dst, frame));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn unreachable(&mut self, dst: IpAddr, paths: &mut Vec<PathEvent>) {
+        self.counters.no_route += 1;
+        let why = format!("no neighbour on {} answers for it", self.interface.name);
+        paths.push(PathEvent::Unreachable { dst, why });
+    }
+
+    /// Sends `self.frames`; false if the kernel takes no more now.
+    fn flush(&mut self, mut capture: Option<&mut Capture>) -> bool {
+        let mut done = 0;
+        while done < self.frames.len() {
+            let rest = self.frames[done..].iter().map(Vec::as_slice);
+            match self.send.send_frames(self.socket.as_fd(), rest) {
+                Ok(sent) => {
+                    self.counters.send_calls += 1;
+                    self.counters.sent_pieces += sent as u64;
+                    if let Some(capture) = capture.as_deref_mut() {
+                        for frame in &self.frames[done..done + sent] {
+                            capture.frame(Direction::Outbound, &frame[VNET..], None);
+                        }
+                    }
+                    done += sent;
+                }
+                Err(error) => match error.raw_os_error().unwrap_or(0) {
+                    libc::EINTR => {}
+                    libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => return false,
+                    libc::EMSGSIZE => {
+                        self.counters.too_big += 1;
+                        done += 1;
+                    }
+                    _ => {
+                        self.counters.send_errors += 1;
+                        done += 1;
+                    }
+                },
+            }
+        }
+        true
+    }
+
+    fn frame(&self, item: &Outgoing<'_>, link: Link, id: u16, payload: &[u8]) -> Vec<u8> {
+        let ip = match (self.local, item.dst.ip()) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => IpHeader::V6(Ipv6Header {
+                traffic_class: item.tos,
+                flow_label: 0,
+                payload_len: 0,
+                next_header: PROTOCOL_UDP,
+                hop_limit: item.ttl,
+                src,
+                dst,
+            }),
+            (src, dst) => IpHeader::V4(Ipv4Header {
+                tos: item.tos,
+                total_len: 0,
+                id,
+                flags_frag: Ipv4Header::DF,
+                ttl: item.ttl,
+                protocol: PROTOCOL_UDP,
+                checksum: 0,
+                src: v4(src),
+                dst: v4(dst),
+            }),
+        };
+        let dst = if let Link::Mac(mac) = link { mac } else { MacAddr([0; 6]) };
+        let mut frame = UdpFrame {
+            eth: EthHeader { dst, src: self.mac, vlan: None, ethertype: Ethertype::IPV4 },
+            ip,
+            // No UDP checksum, as Linux' RoCE has none: the ICRC protects more.
+            udp: UdpHeader { src_port: item.src_port, dst_port: item.dst.port(), length: 0, checksum: 0 },
+            payload,
+            trailer: &[],
+        };
+        frame.fill_lengths_and_checksums();
+        let mut bytes = vec![0; VNET];
+        frame.emit(&mut bytes);
+        bytes
+    }
+
+    /// Becomes a member of a multicast group; the kernel programs the interface and tells the switches.
+    pub fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        if !self.groups.contains(&group) {
+            self.holder.join(group, self.local, self.interface.index)?;
+            self.groups.push(group);
+        }
+        Ok(())
+    }
+
+    /// Leaves a group. The membership of the interface ends with the device.
+    pub fn leave(&mut self, group: IpAddr) {
+        self.groups.retain(|known| *known != group);
+    }
+}
+
+fn v4(ip: IpAddr) -> std::net::Ipv4Addr {
+    match ip {
+        IpAddr::V4(v4) => v4,
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED),
+    }
+}
+
+fn received<'a>(frame: &UdpFrame<'a>, segment: usize) -> Received<'a> {
+    let ip_id = match frame.ip {
+        IpHeader::V4(header) => Some(header.id),
+        IpHeader::V6(_) => None,
+    };
+    Received {
+        src: frame.src(),
+        dst: Some(frame.ip.dst()),
+        tos: frame.ip.traffic_class(),
+        ttl: frame.ip.hop_limit(),
+        segment,
+        ip_id,
+        bytes: frame.payload,
+    }
+}
+
+/// A train is written as the datagrams that it stands for.
+fn capture_received(capture: &mut Capture, bytes: &[u8], frame: &UdpFrame<'_>, received: &Received<'_>) {
+    if received.segment == 0 {
+        return capture.frame(Direction::Inbound, bytes, None);
+    }
+    let mut whole = Vec::new();
+    for (index, payload) in received.segments().enumerate() {
+        let mut one = UdpFrame { payload, trailer: &[], ..*frame };
+        if let IpHeader::V4(header) = &mut one.ip {
+            header.id = header.id.wrapping_add(index as u16);
+        }
+        one.fill_lengths_and_checksums();
+        whole.clear();
+        one.emit(&mut whole);
+        capture.frame(Direction::Inbound, &whole, None);
+    }
+}
+
+fn packet_socket(interface: &Interface, options: &PortOptions) -> io::Result<Socket> {
+    // No protocol until the filter stands, so that nothing else gets in.
+    let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
+    let fd = socket.as_fd();
+    sockopt::attach_filter(fd, &roce_filter())?;
+    sockopt::set(fd, libc::SOL_PACKET, PACKET_VNET_HDR, 1i32)?;
+    sockopt::set(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1i32)?;
+    let buffer = i32::try_from(options.socket.recv_buffer).unwrap_or(i32::MAX);
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        if sockopt::set(fd, libc::SOL_SOCKET, forced, buffer).is_err() {
+            let _ = sockopt::set(fd, libc::SOL_SOCKET, plain, buffer);
+        }
+    }
+    socket.bind(&link_address(interface.index))?;
+    Ok(socket)
+}
+
+fn link_address(interface: u32) -> SockAddr {
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: all-zero bytes are a valid sockaddr_ll.
+    let mut link: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    link.sll_family = libc::AF_PACKET as u16;
+    link.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    link.sll_ifindex = interface as i32;
+    // SAFETY: sockaddr_ll is a socket address type, smaller than the storage.
+    unsafe {
+        *storage.view_as::<libc::sockaddr_ll>() = link;
+        SockAddr::new(storage, mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t)
+    }
+}
+
+/// Passes unfragmented UDP to port 4791, IPv4 and IPv6, and nothing else.
+fn roce_filter() -> [libc::sock_filter; 16] {
+    const LDH_ABS: u16 = 0x28;
+    const LDB_ABS: u16 = 0x30;
+    const LDH_IND: u16 = 0x48;
+    const LDX_IMM: u16 = 0x01;
+    const LDX_MSH: u16 = 0xb1;
+    const JA: u16 = 0x05;
+    const JEQ: u16 = 0x15;
+    const JSET: u16 = 0x45;
+    let op = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    let jump = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    [
+        op(LDH_ABS, 12),                          // 0: Ethertype
+        jump(JEQ, 0x0800, 0, 6),                  // 1: IPv4, else 8
+        op(LDB_ABS, 23),                          // 2: protocol
+        jump(JEQ, 17, 0, 11),                     // 3: UDP, else 15
+        op(LDH_ABS, 20),                          // 4: flags and fragment offset
+        jump(JSET, 0x3fff, 9, 0),                 // 5: a fragment, 15
+        op(LDX_MSH, 14),                          // 6: X = length of the IPv4 header
+        op(JA, 4),                                // 7: to 12
+        jump(JEQ, 0x86dd, 0, 6),                  // 8: IPv6, else 15
+        op(LDB_ABS, 20),                          // 9: next header
+        jump(JEQ, 17, 0, 4),                      // 10: UDP, else 15
+        op(LDX_IMM, 40),                          // 11: X = length of the IPv6 header
+        op(LDH_IND, 16),                          // 12: destination port
+        jump(JEQ, u32::from(ROCE_V2_PORT), 0, 1), // 13: RoCE v2, else 15
+        op(sockopt::BPF_RET_K, u32::MAX),         // 14: pass, uncut
+        op(sockopt::BPF_RET_K, 0),                // 15: drop
+    ]
+}
+
+/// Frames dropped on a full receive buffer since the last call (PACKET_STATISTICS counts from zero each time).
+fn packet_drops(fd: BorrowedFd<'_>) -> u64 {
+    let mut stats = [0u32; 2]; // packets, drops
+    let mut len = mem::size_of_val(&stats) as libc::socklen_t;
+    // SAFETY: the buffer is as long as `len` says, and is plain integers.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            stats.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { u64::from(stats[1]) } else { 0 }
+}

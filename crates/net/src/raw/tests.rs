@@ -1,0 +1,192 @@
+//! A raw port at one end of a veth pair, an ordinary UDP port at the other, in network namespaces of this process' own.
+//! They need CAP_NET_RAW and CAP_SYS_ADMIN; without, they say so and pass.
+
+use super::RawPort;
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use everywire_wire::{IcrcV4, icrc_v4};
+
+use crate::udp::{Outgoing, PortOptions, ROCE_V2_PORT, UdpPort};
+
+/// Two namespaces with a veth pair between them, gone when dropped.
+struct Pair {
+    names: [String; 2],
+}
+
+impl Pair {
+    fn new(tag: &str) -> Option<Pair> {
+        let pid = std::process::id();
+        let names = [format!("ew{tag}a{pid}"), format!("ew{tag}b{pid}")];
+        let (a, b) = (&names[0], &names[1]);
+        let script = format!(
+            "set -e; ip netns add {a}; ip netns add {b}
+             ip -n {a} link add eth0 type veth peer name eth0 netns {b}
+             ip -n {a} addr add 10.99.0.1/24 dev eth0; ip -n {b} addr add 10.99.0.2/24 dev eth0
+             ip -n {a} addr add fd99::1/64 dev eth0 nodad; ip -n {b} addr add fd99::2/64 dev eth0 nodad
+             ip -n {a} link set eth0 mtu 9000 up; ip -n {b} link set eth0 mtu 9000 up
+             ip -n {a} link set lo up; ip -n {b} link set lo up"
+        );
+        let pair = Pair { names: names.clone() };
+        match Command::new("sh").args(["-c", &script]).output() {
+            Ok(output) if output.status.success() => Some(pair),
+            Ok(output) => {
+                println!("skipped: no network namespaces here: {}", String::from_utf8_lossy(&output.stderr));
+                None
+            }
+            Err(error) => {
+                println!("skipped: sh: {error}");
+                None
+            }
+        }
+    }
+
+    /// Moves this thread into a namespace.
+    fn enter(&self, end: usize) {
+        let file = std::fs::File::open(format!("/run/netns/{}", self.names[end])).unwrap();
+        rustix::thread::move_into_link_name_space(
+            std::os::fd::AsFd::as_fd(&file),
+            Some(rustix::thread::LinkNameSpaceType::Network),
+        )
+        .unwrap();
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+fn wait_for<T>(mut step: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(value) = step() {
+            return value;
+        }
+        assert!(Instant::now() < until, "nothing came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Both ways, both families: the raw side sees Identifications as the kernel writes them for trains (0, 1, 2 …) and for
+/// single datagrams (0), and what it writes is what a UDP socket receives.
+#[test]
+fn raw_and_udp_understand_each_other() {
+    let Some(pair) = Pair::new("x") else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (own, peer) in [("10.99.0.1", "10.99.0.2"), ("fd99::1", "fd99::2")] {
+                exchange(&pair, own.parse().unwrap(), peer.parse().unwrap());
+            }
+        });
+    });
+}
+
+fn exchange(pair: &Pair, own: IpAddr, peer: IpAddr) {
+    pair.enter(0);
+    let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default()).unwrap();
+    pair.enter(1);
+    let index = crate::route::interface("eth0").unwrap().index;
+    let mut udp = UdpPort::open(peer, 0, index, &PortOptions::default(), 5).unwrap();
+    let src_port = udp.source_ports()[0];
+    let bytes: Vec<u8> = (0..5 * 1000u32).map(|i| (i / 1000) as u8).collect();
+    let to_raw = Outgoing {
+        src_port,
+        dst: SocketAddr::new(own, ROCE_V2_PORT),
+        tos: 2,
+        ttl: 7,
+        segment: Some(1000),
+        bytes: &bytes,
+    };
+    let alone = Outgoing { segment: None, bytes: &bytes[..48], ..to_raw };
+    assert_eq!(udp.send(&[to_raw, alone], &mut Vec::new()), 2);
+    let mut seen = Vec::new();
+    wait_for(|| {
+        raw.receive(&mut 0, None, |received| {
+            let first = received.ip_id;
+            for (i, segment) in received.segments().enumerate() {
+                seen.push((first.map(|id| id + i as u16), segment.to_vec()));
+            }
+            assert_eq!((received.src, received.tos, received.ttl), (SocketAddr::new(peer, src_port), 2, 7));
+        });
+        (seen.len() == 6).then_some(())
+    });
+    let ids: Vec<Option<u16>> = seen.iter().map(|(id, _)| *id).collect();
+    let want = [0, 1, 2, 3, 4, 0].map(|id| own.is_ipv4().then_some(id));
+    assert_eq!(ids, want);
+    assert!(seen[..5].iter().enumerate().all(|(i, (_, segment))| *segment == vec![i as u8; 1000]));
+    assert_eq!(seen[5].1, bytes[..48]);
+
+    // The other way: the neighbour must be found first.
+    let to_udp =
+        Outgoing { src_port: 50_000, dst: SocketAddr::new(peer, ROCE_V2_PORT), tos: 1, ttl: 9, ..to_raw };
+    pair.enter(0);
+    assert_eq!(raw.send(Instant::now(), &[to_udp], None, &mut Vec::new()), 1);
+    let mut got = Vec::new();
+    wait_for(|| {
+        raw.send_waiting(Instant::now(), None, &mut Vec::new());
+        udp.receive(&mut 0, &mut Vec::new(), |received| {
+            assert_eq!((received.src, received.tos, received.ttl), (SocketAddr::new(own, 50_000), 1, 9));
+            got.extend(received.segments().map(<[u8]>::to_vec));
+        });
+        (got.len() == 5).then_some(())
+    });
+    assert!(got.iter().enumerate().all(|(i, segment)| *segment == vec![i as u8; 1000]));
+
+    // To itself, and to nobody.
+    let to_self = Outgoing { dst: SocketAddr::new(own, ROCE_V2_PORT), segment: None, ..alone };
+    assert_eq!(raw.send(Instant::now(), &[to_self], None, &mut Vec::new()), 1);
+    let mut back = 0;
+    raw.receive(&mut 0, None, |received| back += usize::from(received.src.ip() == own));
+    assert_eq!(back, 1);
+}
+
+/// What tcpdump-like programs show of the Identification is what `udp/` counts on when it writes ICRCs.
+#[test]
+fn the_kernel_numbers_segments_as_the_icrc_expects() {
+    let Some(pair) = Pair::new("y") else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(0);
+            // Trains arrive as separate frames where the interface does not take them whole.
+            let off = Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output();
+            let mut raw =
+                RawPort::open("eth0", "10.99.0.1".parse().unwrap(), 0, &PortOptions::default()).unwrap();
+            pair.enter(1);
+            println!("ethtool: {:?}", off.map(|o| o.status));
+            let _ = Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output();
+            let peer: std::net::Ipv4Addr = "10.99.0.2".parse().unwrap();
+            let own: std::net::Ipv4Addr = "10.99.0.1".parse().unwrap();
+            let options = PortOptions { gso: false, ..PortOptions::default() };
+            for options in [PortOptions::default(), options] {
+                let mut udp = UdpPort::open(peer.into(), 0, 0, &options, 5).unwrap();
+                let src_port = udp.source_ports()[0];
+                let mut bytes = vec![0x33; 4 * 516];
+                for (id, datagram) in bytes.chunks_mut(516).enumerate() {
+                    let net = IcrcV4 { src: peer, dst: own, id: id as u16, flags_frag: 0x4000, src_port };
+                    let icrc = icrc_v4(&net, &datagram[..512]).to_le_bytes();
+                    datagram[512..].copy_from_slice(&icrc);
+                }
+                let dst = SocketAddr::new(own.into(), ROCE_V2_PORT);
+                let train = Outgoing { src_port, dst, tos: 0, ttl: 64, segment: Some(516), bytes: &bytes };
+                assert_eq!(udp.send(&[train], &mut Vec::new()), 1);
+                let mut good = 0;
+                wait_for(|| {
+                    raw.receive(&mut 0, None, |received| {
+                        for (i, segment) in received.segments().enumerate() {
+                            let id = received.ip_id.unwrap() + i as u16;
+                            let net = IcrcV4 { src: peer, dst: own, id, flags_frag: 0x4000, src_port };
+                            assert_eq!(icrc_v4(&net, &segment[..512]).to_le_bytes(), segment[512..]);
+                            good += 1;
+                        }
+                    });
+                    (good == 4).then_some(())
+                });
+            }
+        });
+    });
+}
