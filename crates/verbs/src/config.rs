@@ -1,0 +1,250 @@
+//! What a device is made with, and what it says about itself.
+//!
+//! Read IBTA vol. 1 §11.2.1 (Query HCA). Attributes tell the truth (DESIGN §4): every limit reported here is enforced at
+//! the call that would exceed it, and everything below it works. Nothing here depends on sockets or interfaces.
+
+use std::net::IpAddr;
+
+use everywire_transport::ib::attr::{MAX_INLINE, MAX_QUEUE_DEPTH, MAX_RD_ATOMIC, MAX_SGE};
+use everywire_wire::{Gid, Guid, Mtu, PKey};
+
+use crate::table::MAX_ENTRIES;
+
+/// The most queue pairs a device may be configured for: their number holds the slot and a generation.
+pub const MAX_QPS: u32 = 1 << 16;
+/// The most completion queue entries.
+pub const MAX_CQE: u32 = 1 << 22;
+/// The largest registration, in bytes.
+pub const MAX_REGISTRATION: u64 = 1 << 46;
+
+/// One address of a device: an entry of its GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The address.
+    pub ip: IpAddr,
+    /// Interface index of a link-local IPv6 address; 0 otherwise.
+    pub scope_id: u32,
+    /// The network interface it is on.
+    pub interface: Option<String>,
+}
+
+impl GidEntry {
+    /// An address that needs no interface.
+    pub fn new(ip: IpAddr) -> GidEntry {
+        GidEntry { ip, scope_id: 0, interface: None }
+    }
+
+    /// The address as a GID: IPv4 as `::ffff:a.b.c.d`.
+    pub fn gid(&self) -> Gid {
+        Gid::from(self.ip)
+    }
+}
+
+/// How the ICRC of datagrams is checked whose IPv4 Identification the driver could not see. IPv6, and datagrams with a
+/// known Identification, are always checked in full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum IcrcCheck {
+    /// Any Identification and "don't fragment" bit that make the sum right are accepted: for any peer. One wrong packet
+    /// in 2^15 is let through, on top of what the link's and UDP's own checksums find.
+    #[default]
+    HiddenId,
+    /// Only what our own drivers write is accepted: an Identification below the burst limit, and "don't fragment". Peers
+    /// such as Linux's rxe write any Identification and are not understood.
+    Full,
+}
+
+/// What a device may hold. All are enforced; the attributes report them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Queue pairs, at most [`MAX_QPS`].
+    pub max_qp: u32,
+    /// Work requests of one queue.
+    pub max_qp_wr: u32,
+    /// Segments of one work request.
+    pub max_sge: u32,
+    /// Inline bytes of one send.
+    pub max_inline: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of one completion queue, at most [`MAX_CQE`].
+    pub max_cqe: u32,
+    /// Memory regions, fast-register ones included.
+    pub max_mr: u32,
+    /// Bytes of one region, at most [`MAX_REGISTRATION`].
+    pub max_mr_size: u64,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receives of one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// READs and atomics of one queue pair, in either role.
+    pub max_qp_rd_atom: u8,
+    /// Pieces of one fast registration.
+    pub max_fast_reg_pages: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of one multicast group.
+    pub max_mcast_qp_attach: u32,
+}
+
+impl Default for DeviceLimits {
+    fn default() -> DeviceLimits {
+        DeviceLimits {
+            max_qp: 1 << 14,
+            max_qp_wr: MAX_QUEUE_DEPTH,
+            max_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            max_cq: 1 << 15,
+            max_cqe: MAX_CQE,
+            max_mr: 1 << 18,
+            max_mr_size: MAX_REGISTRATION,
+            max_mw: 1 << 17,
+            max_pd: 1 << 14,
+            max_srq: 1 << 12,
+            max_srq_wr: 1 << 16,
+            max_ah: 1 << 16,
+            max_qp_rd_atom: MAX_RD_ATOMIC,
+            max_fast_reg_pages: 512,
+            max_mcast_grp: 256,
+            max_mcast_qp_attach: 256,
+        }
+    }
+}
+
+impl DeviceLimits {
+    /// Brings every limit down to what the implementation can keep.
+    pub(crate) fn clamped(mut self) -> DeviceLimits {
+        self.max_qp = self.max_qp.min(MAX_QPS);
+        self.max_qp_wr = self.max_qp_wr.min(MAX_QUEUE_DEPTH);
+        self.max_sge = self.max_sge.min(MAX_SGE);
+        self.max_inline = self.max_inline.min(MAX_INLINE);
+        self.max_cqe = self.max_cqe.min(MAX_CQE);
+        self.max_mr_size = self.max_mr_size.min(MAX_REGISTRATION);
+        self.max_qp_rd_atom = self.max_qp_rd_atom.min(MAX_RD_ATOMIC);
+        // Keys have 24 bits to be drawn from, and some of them rest: a quarter in use leaves room to draw.
+        for limit in [&mut self.max_cq, &mut self.max_pd, &mut self.max_srq, &mut self.max_mr, &mut self.max_mw] {
+            *limit = (*limit).min(MAX_ENTRIES);
+        }
+        self
+    }
+}
+
+/// What a device is made with.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Its name, as in messages: "rocev2:127.0.0.1".
+    pub name: String,
+    /// Its addresses; the first is the default source.
+    pub gids: Vec<GidEntry>,
+    /// The largest path MTU it uses.
+    pub active_mtu: Mtu,
+    /// Its GUID; zero takes one from the seed.
+    pub node_guid: Guid,
+    /// What it may hold.
+    pub limits: DeviceLimits,
+    /// Where all entropy comes from: queue pair numbers, keys, communication ids, first PSNs. Whoever knows it can guess
+    /// them.
+    pub seed: u64,
+    /// UDP source ports that the driver can send from. Flows are spread over them; the first carries QP1.
+    pub source_ports: Vec<u16>,
+    /// How strictly ICRCs are checked.
+    pub icrc_check: IcrcCheck,
+    /// The top byte of every queue pair number and communication id, where several processes share one address and a
+    /// packet filter steers by that byte.
+    pub id_slot: Option<u8>,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> DeviceConfig {
+        DeviceConfig {
+            name: String::from("everywire0"),
+            gids: Vec::new(),
+            active_mtu: Mtu::M4096,
+            node_guid: Guid(0),
+            limits: DeviceLimits::default(),
+            seed: 0,
+            source_ports: vec![DEFAULT_SOURCE_PORT],
+            icrc_check: IcrcCheck::default(),
+            id_slot: None,
+        }
+    }
+}
+
+/// The UDP source port of a device that was given none: the first of the range RoCE v2 draws from.
+pub const DEFAULT_SOURCE_PORT: u16 = 0xc000;
+
+impl DeviceConfig {
+    /// A RoCE v2 device at `ip`, with everything else at its default; give it a seed of real entropy.
+    pub fn roce_v2(ip: IpAddr) -> DeviceConfig {
+        DeviceConfig { name: format!("rocev2:{ip}"), gids: vec![GidEntry::new(ip)], ..DeviceConfig::default() }
+    }
+}
+
+/// How atomics are atomic. The numbers are `ibv_atomic_cap`'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum AtomicCap {
+    /// Not offered.
+    None = 0,
+    /// Among the queue pairs of this device.
+    Hca = 1,
+    /// Also with respect to this host's CPUs.
+    Glob = 2,
+}
+
+/// What a device says about itself (Query HCA).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// Its name.
+    pub name: String,
+    /// Its GUID.
+    pub node_guid: Guid,
+    /// Version of this implementation.
+    pub fw_ver: &'static str,
+    /// Its limits.
+    pub limits: DeviceLimits,
+    /// How atomics are atomic.
+    pub atomic_cap: AtomicCap,
+    /// Page sizes, as a bit mask: any, memory need not be pinned.
+    pub page_size_cap: u64,
+    /// Type 1 windows, type 2B windows, fast registration, send with invalidate, SRQ.
+    pub mem_extensions: bool,
+    /// Physical ports.
+    pub phys_port_cnt: u8,
+    /// Partition table entries.
+    pub max_pkeys: u16,
+    /// Exponent of the local ACK delay: 4.096 µs · 2^n.
+    pub local_ca_ack_delay: u8,
+}
+
+/// State of the port. The numbers are `ibv_port_state`'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PortState {
+    /// No link.
+    Down = 1,
+    /// In use.
+    Active = 4,
+}
+
+/// What the port says about itself (Query Port).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortAttr {
+    /// Link state as the driver reports it.
+    pub state: PortState,
+    /// The largest MTU the device knows.
+    pub max_mtu: Mtu,
+    /// The largest it uses.
+    pub active_mtu: Mtu,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u32,
+    /// The partition table's only entry.
+    pub pkey: PKey,
+    /// Longest message, in bytes.
+    pub max_msg_sz: u32,
+}
