@@ -127,7 +127,9 @@ impl DeviceLimits {
         self.max_mr_size = self.max_mr_size.min(MAX_REGISTRATION);
         self.max_qp_rd_atom = self.max_qp_rd_atom.min(MAX_RD_ATOMIC);
         // Keys have 24 bits to be drawn from, and some of them rest: a quarter in use leaves room to draw.
-        for limit in [&mut self.max_cq, &mut self.max_pd, &mut self.max_srq, &mut self.max_mr, &mut self.max_mw] {
+        for limit in
+            [&mut self.max_cq, &mut self.max_pd, &mut self.max_srq, &mut self.max_mr, &mut self.max_mw]
+        {
             *limit = (*limit).min(MAX_ENTRIES);
         }
         self
@@ -181,7 +183,11 @@ pub const DEFAULT_SOURCE_PORT: u16 = 0xc000;
 impl DeviceConfig {
     /// A RoCE v2 device at `ip`, with everything else at its default; give it a seed of real entropy.
     pub fn roce_v2(ip: IpAddr) -> DeviceConfig {
-        DeviceConfig { name: format!("rocev2:{ip}"), gids: vec![GidEntry::new(ip)], ..DeviceConfig::default() }
+        DeviceConfig {
+            name: format!("rocev2:{ip}"),
+            gids: vec![GidEntry::new(ip)],
+            ..DeviceConfig::default()
+        }
     }
 }
 

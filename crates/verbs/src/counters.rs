@@ -130,9 +130,20 @@ mod tests {
         counters.add(Counter::SentPkts, 3);
         assert_eq!(counters.by_name("sent_pkts"), Some(3));
         for name in [
-            "ack_deferred", "duplicate_request", "link_downed", "out_of_seq_request", "rcvd_pkts", "rcvd_rnr_err",
-            "rcvd_seq_err", "rdma_recvs", "rdma_sends", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err",
-            "send_rnr_err", "sent_pkts",
+            "ack_deferred",
+            "duplicate_request",
+            "link_downed",
+            "out_of_seq_request",
+            "rcvd_pkts",
+            "rcvd_rnr_err",
+            "rcvd_seq_err",
+            "rdma_recvs",
+            "rdma_sends",
+            "retry_exceeded_err",
+            "retry_rnr_exceeded_err",
+            "send_err",
+            "send_rnr_err",
+            "sent_pkts",
         ] {
             assert!(counters.by_name(name).is_some(), "{name}");
         }

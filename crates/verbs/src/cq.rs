@@ -209,9 +209,7 @@ impl Cq {
     #[inline]
     pub fn poll(&self, out: &mut Vec<Completion>, max: usize) -> Result<usize, CqError> {
         if self.0.shared.ready.load(Ordering::Acquire) == 0
-            && (max == 0
-                || !self.0.device.drive_inline()
-                || self.0.shared.ready.load(Ordering::Acquire) == 0)
+            && (max == 0 || !self.0.device.drive_inline() || self.0.shared.ready.load(Ordering::Acquire) == 0)
         {
             return Ok(0);
         }

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use everywire_transport::memory::{
     Access, AccessError, AtomicOp, BindWindow, FastRegister, Memory, PdId, RemoteAccess, Sge,
 };
-use everywire_wire::{LKey, Qpn, RKey};
+use everywire_wire::{Qpn, RKey};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use crate::memory::Region;
-pub use window::WindowType;
 use window::Window;
+pub use window::WindowType;
 
 /// Keys that were retired last and are not handed out again yet: a stale peer's requests miss.
 const QUARANTINE: usize = 1 << 16;
@@ -38,7 +38,8 @@ const IOVA_GUARD: u64 = 1 << 20;
 const IOVA_ALIGN: u64 = crate::memory::PAGE_SIZE as u64;
 
 /// What peers may do at all.
-pub(crate) const REMOTE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+pub(crate) const REMOTE: Access =
+    Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
 /// Remote kinds of access that change memory: they need LOCAL_WRITE on the region (IBTA C10-74).
 const CHANGING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
@@ -244,9 +245,9 @@ impl KeyTable {
         }
     }
 
-    /// How many regions there are.
-    pub(crate) fn regions(&self) -> u32 {
-        self.regions
+    /// How many regions and windows there are.
+    pub(crate) fn usage(&self) -> (u32, u32) {
+        (self.regions, self.windows)
     }
 
     /// The next synthetic address. It keeps the memory's own place within a page, so that what is aligned for the CPU is
@@ -254,7 +255,8 @@ impl KeyTable {
     fn synthetic(&mut self, region: &Region) -> u64 {
         let within = region.as_ptr().map_or(0, |start| start as usize as u64 % IOVA_ALIGN);
         let base = self.next_iova + within;
-        self.next_iova = (base.saturating_add(region.len()).saturating_add(IOVA_GUARD) / IOVA_ALIGN) * IOVA_ALIGN;
+        self.next_iova =
+            (base.saturating_add(region.len()).saturating_add(IOVA_GUARD) / IOVA_ALIGN) * IOVA_ALIGN;
         base
     }
 
@@ -523,11 +525,5 @@ impl KeyTable {
     pub(crate) fn current_key(&self, key: u32) -> Option<u32> {
         let entry = self.entries.get(&(key >> 8))?;
         Some((key & !0xff) | u32::from(entry.tag))
-    }
-
-    /// The local key of a region, for tests and messages.
-    #[cfg(test)]
-    pub(crate) fn lkey(key: u32) -> LKey {
-        LKey(key)
     }
 }

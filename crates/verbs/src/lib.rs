@@ -1,1 +1,59 @@
 //! The safe verbs API and the driving contract, over every wire.
+//!
+//! Start at [`Device`]; a program makes a [`Pd`], registers memory, creates a [`Cq`] and a [`Qp`], and connects. A driver
+//! holds the device through [`Drive`], whose module states the contract that everything rests on: no socket, thread or
+//! clock is in this crate. Handles are cheap to clone and may be used from any thread; an object ends with its last
+//! handle. Only [`memory`] contains `unsafe`.
+#![deny(unsafe_code)]
+
+mod ah;
+mod cm_id;
+mod config;
+mod counters;
+mod cq;
+mod device;
+mod drive;
+mod error;
+mod events;
+mod keys;
+#[allow(unsafe_code)]
+pub mod memory;
+mod mr;
+mod multicast;
+mod pd;
+mod qp;
+mod qp_table;
+mod receive;
+mod route;
+pub mod rt;
+mod srq;
+mod state;
+mod table;
+mod timer;
+mod waker;
+mod windows;
+
+pub use ah::{Ah, AhAttr};
+pub use config::{
+    AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck, MAX_CQE,
+    MAX_QPS, MAX_REGISTRATION, PortAttr, PortState,
+};
+pub use counters::{Counters, DeviceCounter};
+pub use cq::{Arm, Cq, CqError, NextEvent, Wait};
+pub use device::{Device, Progress, Usage};
+pub use drive::{Datagram, Drive, Transmit, TransmitBuf, Unreachable};
+pub use error::{ErrorKind, PostListError, VerbsError};
+pub use events::{AsyncEvent, AsyncEvents, MAX_EVENTS, NextAsyncEvent};
+pub use keys::WindowType;
+pub use mr::{FastRegMr, MemoryRegion, MemoryWindow, next_key};
+pub use pd::Pd;
+pub use qp::{Qp, QpInit};
+pub use route::{Command, MAX_PENDING_ROUTES, Route, RouteError, RouteToken};
+pub use srq::{Srq, SrqInit};
+
+pub use everywire_transport::ib::{
+    Completion, Counter, CqId, Path, PostError, QpAttr, QpCaps, QpEvent, QpState, QpType, RecvWr, Remote,
+    SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
+};
+pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};
+pub use everywire_wire::{Gid, Guid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};

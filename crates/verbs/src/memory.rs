@@ -102,6 +102,30 @@ impl Drop for Pages {
     }
 }
 
+/// A vector, held by its parts so that no Rust reference to its bytes exists while peers write them.
+struct RawVec {
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+impl RawVec {
+    fn new(bytes: Vec<u8>) -> RawVec {
+        let mut bytes = std::mem::ManuallyDrop::new(bytes);
+        let (len, capacity) = (bytes.len(), bytes.capacity());
+        // A vector's pointer is never null; the fallback is what an empty vector has.
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        RawVec { start, len, capacity }
+    }
+}
+
+impl Drop for RawVec {
+    fn drop(&mut self) {
+        // SAFETY: the parts of a vector that was given up to `new`, put together once.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
+    }
+}
+
 enum Backing {
     Raw { start: NonNull<u8>, _owner: Owner },
     Copied(Arc<dyn CopyMemory>),
@@ -110,6 +134,7 @@ enum Backing {
 /// Keeps the raw memory alive; never read.
 enum Owner {
     Pages { _pages: Pages },
+    Vec { _vec: RawVec },
     Stable { _stable: Arc<dyn StableBuffer> },
 }
 
@@ -130,7 +155,17 @@ impl Region {
     pub(crate) fn owned(len: usize) -> Result<Region, NoMemory> {
         let pages = Pages::new(len)?;
         let start = pages.start;
-        Ok(Region { backing: Backing::Raw { start, _owner: Owner::Pages { _pages: pages } }, len: len as u64 })
+        Ok(Region {
+            backing: Backing::Raw { start, _owner: Owner::Pages { _pages: pages } },
+            len: len as u64,
+        })
+    }
+
+    /// The bytes of a vector.
+    pub(crate) fn from_vec(bytes: Vec<u8>) -> Region {
+        let vec = RawVec::new(bytes);
+        let (start, len) = (vec.start, vec.len as u64);
+        Region { backing: Backing::Raw { start, _owner: Owner::Vec { _vec: vec } }, len }
     }
 
     /// Memory of the caller's.
@@ -206,8 +241,10 @@ impl Region {
             return false;
         }
         match &self.backing {
-            Backing::Raw { start, .. } => (start.as_ptr() as usize as u64).wrapping_add(offset) % 8 == 0,
-            Backing::Copied(_) => offset % 8 == 0,
+            Backing::Raw { start, .. } => {
+                (start.as_ptr() as usize as u64).wrapping_add(offset).is_multiple_of(8)
+            }
+            Backing::Copied(_) => offset.is_multiple_of(8),
         }
     }
 

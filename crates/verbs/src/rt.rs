@@ -9,7 +9,9 @@ mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use sync::{Acquire, Closed, Notified, Notify, Permit, Receiver, Semaphore, Sender, TrySendError, channel};
+pub use sync::{
+    Acquire, Closed, Notified, Notify, Permit, Receiver, Semaphore, Sender, TrySendError, channel,
+};
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -83,7 +85,11 @@ impl Rt {
     }
 
     /// Runs `future` for at most `duration`. On the deadline itself the future, polled first, wins.
-    pub async fn timeout<T>(&self, duration: Duration, future: impl Future<Output = T>) -> Result<T, Elapsed> {
+    pub async fn timeout<T>(
+        &self,
+        duration: Duration,
+        future: impl Future<Output = T>,
+    ) -> Result<T, Elapsed> {
         match select(future, self.sleep(duration)).await {
             Either::First(value) => Ok(value),
             Either::Second(()) => Err(Elapsed),

@@ -39,9 +39,10 @@ impl Qp {
         self.state
     }
 
-    /// Changes attributes and state, as one step: on an error nothing has changed.
-    pub fn modify<E: QpEnv>(&mut self, env: &mut E, now: Instant, attr: &QpAttr) -> Result<(), ModifyError> {
-        let _ = (env, now);
+    /// Changes attributes and state, as one step: on an error nothing has changed. Like posting it needs no time: a program
+    /// calls it, and what waits for time starts to when the driver comes by.
+    pub fn modify<E: QpEnv>(&mut self, env: &mut E, attr: &QpAttr) -> Result<(), ModifyError> {
+        let _ = env;
         self.state = check_modify(self.config.ty, self.state, attr)?;
         Ok(())
     }

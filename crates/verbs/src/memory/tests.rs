@@ -122,7 +122,11 @@ fn atomics_are_atomic_against_the_cpu() {
     let region = Arc::new(Region::stable(heap.clone()));
     let other = {
         let heap = heap.clone();
-        std::thread::spawn(move || (0..20_000).for_each(|_| drop(heap.0[0].fetch_add(1, Ordering::Relaxed))))
+        std::thread::spawn(move || {
+            for _ in 0..20_000 {
+                heap.0[0].fetch_add(1, Ordering::Relaxed);
+            }
+        })
     };
     for _ in 0..20_000 {
         region.update_u64(0, |old| old + 1).unwrap();

@@ -1,0 +1,153 @@
+//! Address handles: where datagrams go.
+//!
+//! Read IBTA vol. 1 §11.2.2 first. Making one asks the driver for the route and fails if there is none, so that no
+//! datagram ever leaves with half an address. A multicast group needs no route: it goes out from the device's address.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use everywire_transport::ib::path::source_port_for_flow_label;
+use everywire_transport::ib::{Path, UdDest};
+use everywire_wire::{Mtu, QKey, Qpn};
+
+use crate::device::Device;
+use crate::error::{ErrorKind, VerbsError};
+use crate::pd::Pd;
+use crate::route::{Route, RouteError};
+
+/// Hop limit where none is asked for, as Linux has it.
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// Where an address handle leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AhAttr {
+    /// Destination address or multicast group.
+    pub dst: IpAddr,
+    /// Interface index of a link-local destination; 0 otherwise.
+    pub scope_id: u32,
+    /// Source address; one of the device's. `None`: the route's.
+    pub src: Option<IpAddr>,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit; 0 for the default of 64.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits: equal labels take equal ways.
+    pub flow_label: u32,
+}
+
+impl AhAttr {
+    /// A destination, with everything else at its default.
+    pub fn new(dst: IpAddr) -> AhAttr {
+        AhAttr { dst, scope_id: 0, src: None, traffic_class: 0, hop_limit: 0, flow_label: 0 }
+    }
+}
+
+/// A resolved destination for datagrams. Cheap to clone.
+#[derive(Clone)]
+pub struct Ah(Arc<AhInner>);
+
+struct AhInner {
+    pd: Pd,
+    path: Path,
+    mtu: Mtu,
+}
+
+impl Drop for AhInner {
+    fn drop(&mut self) {
+        self.pd.device().lock().ahs -= 1;
+    }
+}
+
+impl Pd {
+    /// Creates an address handle, once the driver has found the route. Dropped before it is ready, it leaves nothing
+    /// behind.
+    pub async fn create_ah(&self, attr: AhAttr) -> Result<Ah, VerbsError> {
+        let device = self.device();
+        let route = match attr.dst.is_multicast() {
+            true => self.group_route(&attr),
+            false => device.resolve(attr.dst, attr.scope_id, attr.src).await,
+        };
+        let route = route.map_err(|error| self.unreachable(attr.dst, error))?;
+        self.ah_through(&attr, route)
+    }
+
+    /// An address handle by a route that is known.
+    pub(crate) fn ah_through(&self, attr: &AhAttr, route: Route) -> Result<Ah, VerbsError> {
+        let device = self.device();
+        let mtu = Mtu::largest_in(route.mtu).ok_or(RouteError::MtuTooSmall(route.mtu));
+        let mtu = mtu.map_err(|error| self.unreachable(attr.dst, error))?;
+        let path = Path {
+            src: route.src,
+            dst: attr.dst,
+            scope_id: route.scope_id,
+            src_port: device.source_port(attr.flow_label),
+            traffic_class: attr.traffic_class,
+            hop_limit: if attr.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { attr.hop_limit },
+            flow_label: if attr.dst.is_ipv6() { attr.flow_label & 0x000f_ffff } else { 0 },
+        };
+        let mut state = device.lock();
+        let max = device.limits().max_ah;
+        if state.ahs >= max {
+            return Err(VerbsError::full(device.name(), "max_ah", max.into()));
+        }
+        state.ahs += 1;
+        drop(state);
+        Ok(Ah(Arc::new(AhInner { pd: self.clone(), path, mtu })))
+    }
+
+    fn group_route(&self, attr: &AhAttr) -> Result<Route, RouteError> {
+        let mut gids = self.device().gids().iter();
+        let gid = match attr.src {
+            Some(src) => gids.find(|gid| gid.ip == src).ok_or(RouteError::NotOurSource)?,
+            None => gids.find(|gid| gid.ip.is_ipv4() == attr.dst.is_ipv4()).ok_or(RouteError::Family)?,
+        };
+        let scope_id = if attr.scope_id == 0 { gid.scope_id } else { attr.scope_id };
+        Ok(Route { src: gid.ip, scope_id, mtu: usize::from(u16::MAX) })
+    }
+
+    fn unreachable(&self, dst: IpAddr, error: RouteError) -> VerbsError {
+        let kind = match error {
+            RouteError::TooMany => ErrorKind::OutOfResources,
+            RouteError::NoScope | RouteError::NotOurSource | RouteError::Family => ErrorKind::InvalidArgument,
+            _ => ErrorKind::Unreachable,
+        };
+        VerbsError::new(kind, self.device().name(), format!("no way to {dst}: {error}"))
+    }
+}
+
+impl Device {
+    /// One of the driver's source ports, by flow label: equal labels give equal ports. Label 0 gives the first.
+    pub(crate) fn source_port(&self, flow_label: u32) -> u16 {
+        let ports = &self.config().source_ports;
+        let index = if flow_label == 0 {
+            0
+        } else {
+            usize::from(source_port_for_flow_label(flow_label)) % ports.len()
+        };
+        ports[index]
+    }
+}
+
+impl Ah {
+    /// The resolved path.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The largest packet payload that the way allows.
+    pub fn mtu(&self) -> Mtu {
+        self.0.mtu
+    }
+
+    /// A queue pair there, as a destination of work requests.
+    pub fn dest(&self, qpn: Qpn, qkey: QKey) -> UdDest {
+        UdDest { path: self.0.path, qpn, qkey }
+    }
+}
+
+impl fmt::Debug for Ah {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ah({} -> {})", self.0.path.src, self.0.path.dst)
+    }
+}

@@ -1,0 +1,243 @@
+//! The device: the object every other hangs on, its one lock, and what wakes its driver.
+//!
+//! Read DESIGN §3 first. A device opens no socket and knows no clock: a driver holds it through [`Device::drive`], whose
+//! guard ([`Drive`](crate::Drive)) carries the driving contract. All state is behind one mutex, which programs and
+//! driver hold briefly; wakers are called, and memory is freed, after it is released.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use everywire_transport::ib::wr::MAX_MESSAGE;
+use everywire_wire::{Mtu, PKey};
+
+use crate::config::{AtomicCap, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, PortAttr};
+use crate::counters::Counters;
+use crate::drive::Drive;
+use crate::events::AsyncEvents;
+use crate::state::{State, settle_config};
+
+/// Exponent of the local ACK delay the device reports: 4.096 µs · 2^15 is 134 ms, as Linux's rxe.
+const LOCAL_ACK_DELAY: u8 = 15;
+
+/// How a device makes its driver run. The driver installs it; it must not hold the [`Device`] strongly for ever, or
+/// neither is freed.
+pub trait Progress: Send + Sync {
+    /// Work was queued: wake the driver. Called without any lock held, once until the driver comes.
+    fn kick(&self);
+    /// A program polls an empty completion queue: run the driver once on this thread, unless it runs already. True if it
+    /// ran.
+    fn drive_inline(&self) -> bool;
+}
+
+/// How many objects of each sort a device holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Protection domains.
+    pub pds: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Queue pairs.
+    pub qps: usize,
+    /// Shared receive queues.
+    pub srqs: usize,
+    /// Memory regions, fast-register ones included.
+    pub mrs: usize,
+    /// Memory windows.
+    pub mws: usize,
+    /// Address handles.
+    pub ahs: usize,
+}
+
+/// A device. Cheap to clone; it lives as long as any handle on it or its objects.
+#[derive(Clone)]
+pub struct Device(Arc<Shared>);
+
+pub(crate) struct Shared {
+    config: Arc<DeviceConfig>,
+    state: Mutex<State>,
+    progress: RwLock<Option<Arc<dyn Progress>>>,
+}
+
+impl Device {
+    /// Makes a device. Limits above what the implementation can keep are brought down; the attributes tell.
+    pub fn new(config: DeviceConfig) -> Device {
+        let config = Arc::new(settle_config(config));
+        let state = Mutex::new(State::new(config.clone()));
+        Device(Arc::new(Shared { config, state, progress: RwLock::new(None) }))
+    }
+
+    /// Locks the device for its driver: see [`Drive`].
+    pub fn drive(&self) -> Drive<'_> {
+        Drive::new(self.locked(true))
+    }
+
+    /// Installs what wakes the driver, in the place of what was installed before. Work that is waiting kicks it at once.
+    pub fn install_progress(&self, progress: Arc<dyn Progress>) {
+        *self.0.progress.write().unwrap_or_else(PoisonError::into_inner) = Some(progress.clone());
+        if self.lock().kicked {
+            progress.kick();
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.config.name
+    }
+
+    /// What it was made with, as settled.
+    pub fn config(&self) -> &DeviceConfig {
+        &self.0.config
+    }
+
+    /// Its limits.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.0.config.limits
+    }
+
+    /// Its GID table.
+    pub fn gids(&self) -> &[GidEntry] {
+        &self.0.config.gids
+    }
+
+    /// What it says about itself.
+    pub fn attributes(&self) -> DeviceAttr {
+        let config = &self.0.config;
+        DeviceAttr {
+            name: config.name.clone(),
+            node_guid: config.node_guid,
+            fw_ver: env!("CARGO_PKG_VERSION"),
+            limits: config.limits.clone(),
+            atomic_cap: AtomicCap::Glob,
+            page_size_cap: !0xfff,
+            mem_extensions: true,
+            phys_port_cnt: 1,
+            max_pkeys: 1,
+            local_ca_ack_delay: LOCAL_ACK_DELAY,
+        }
+    }
+
+    /// What its port says about itself.
+    pub fn port(&self) -> PortAttr {
+        let config = &self.0.config;
+        PortAttr {
+            state: self.lock().port,
+            max_mtu: Mtu::M4096,
+            active_mtu: config.active_mtu,
+            gid_tbl_len: config.gids.len() as u32,
+            pkey: PKey::DEFAULT,
+            max_msg_sz: MAX_MESSAGE as u32,
+        }
+    }
+
+    /// Its counters now.
+    pub fn counters(&self) -> Counters {
+        self.lock().core.counters.clone()
+    }
+
+    /// How many objects there are now.
+    pub fn usage(&self) -> Usage {
+        let state = self.lock();
+        let (mrs, mws) = state.core.keys.usage();
+        Usage {
+            pds: state.pds.len(),
+            cqs: state.core.cqs.len(),
+            qps: state.qps.len(),
+            srqs: state.core.srqs.len(),
+            mrs: mrs as usize,
+            mws: mws as usize,
+            ahs: state.ahs as usize,
+        }
+    }
+
+    /// Its asynchronous events.
+    pub fn async_events(&self) -> AsyncEvents {
+        AsyncEvents { device: self.clone() }
+    }
+
+    /// Runs the driver on this thread if it can be. True if it ran.
+    pub(crate) fn drive_inline(&self) -> bool {
+        let progress = self.0.progress.read().unwrap_or_else(PoisonError::into_inner).clone();
+        progress.is_some_and(|progress| progress.drive_inline())
+    }
+
+    /// Locks the device for a program's call.
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        self.locked(false)
+    }
+
+    #[inline]
+    fn locked(&self, driving: bool) -> Locked<'_> {
+        // A panic elsewhere must not take everybody else's device away: state is changed in steps that each hold.
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if driving {
+            state.kicked = false;
+        }
+        Locked { shared: &self.0, state: Some(state), driving }
+    }
+
+    /// Whether two handles are of one device.
+    pub fn same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}
+
+/// The locked state. On release it wakes, frees and kicks, with no lock held.
+pub(crate) struct Locked<'a> {
+    shared: &'a Shared,
+    /// `None` only while it is dropped.
+    state: Option<MutexGuard<'a, State>>,
+    driving: bool,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        match &self.state {
+            Some(state) => state,
+            None => unreachable!("used while being dropped"),
+        }
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        match &mut self.state {
+            Some(state) => state,
+            None => unreachable!("used while being dropped"),
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(mut state) = self.state.take() else { return };
+        let wakes = std::mem::take(&mut state.core.wakes);
+        let trash = std::mem::take(&mut state.core.trash);
+        let work = std::mem::take(&mut state.work);
+        // The driver itself drains what it caused before it sleeps; only others must wake it, and once is enough.
+        let kick = work && !self.driving && !state.kicked;
+        state.kicked |= kick;
+        drop(state);
+        for waker in wakes {
+            waker.wake();
+        }
+        drop(trash);
+        if kick {
+            let progress = self.shared.progress.read().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(progress) = progress {
+                progress.kick();
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What arrives: each datagram is checked, and handed to one queue pair, to the members of a group, or to QP1.
+//!
+//! Read IBTA vol. 1 §9.6 (packet validation) and annex A17 first. In order: shape, ICRC, transport version, destination.
+//! Whatever fails is dropped and counted, never answered. P_Key, Q_Key, source and sequence are the queue pair's own
+//! checks. Multicast groups, and the GSI's datagrams in both directions, are here too.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use everywire_transport::ib::{Burst, Counter, PacketMeta, Path};
+use everywire_transport::mad::{Gsi, MAD_LEN, MadPath};
+use everywire_wire::icrc::FLAGS_DF;
+use everywire_wire::{HiddenId, IcrcV4, IcrcV6, Qpn, RocePacket, Service, icrc_v4, icrc_v6};
+
+use crate::config::IcrcCheck;
+use crate::counters::DeviceCounter;
+use crate::drive::Datagram;
+use crate::state::State;
+
+/// BTH and ICRC: nothing shorter is a packet.
+const SHORTEST: usize = 16;
+
+/// Bytes of the ICRC.
+const ICRC_LEN: usize = 4;
+
+/// Identifications that our own drivers write: the index within a train.
+const OUR_IDS: u16 = everywire_transport::ib::burst::MAX_BURST_SEGMENTS as u16;
+
+impl State {
+    /// Judges a datagram and hands it on.
+    pub(crate) fn receive(&mut self, now: Instant, datagram: &Datagram<'_>) {
+        if let Err(drop) = self.accept(now, datagram) {
+            self.core.counters.add_device(drop, 1);
+        }
+    }
+
+    #[inline]
+    fn accept(&mut self, now: Instant, datagram: &Datagram<'_>) -> Result<(), DeviceCounter> {
+        let length = datagram.bytes.len();
+        if length < SHORTEST || !length.is_multiple_of(4) || length > usize::from(u16::MAX) {
+            return Err(DeviceCounter::DropMalformed);
+        }
+        let (src, dst) = (datagram.src.ip(), datagram.dst);
+        let group = dst.is_multicast();
+        if !group && !self.is_our_address(dst) {
+            return Err(DeviceCounter::DropWrongAddress);
+        }
+        if !icrc_is_right(self.config.icrc_check, datagram) {
+            return Err(DeviceCounter::IcrcErrors);
+        }
+        let packet = RocePacket::parse(datagram.bytes).map_err(|_| DeviceCounter::DropMalformed)?;
+        if packet.bth.tver != 0 {
+            return Err(DeviceCounter::DropBadVersion); // IBTA §9.6.1.1.1
+        }
+        let meta = PacketMeta {
+            src,
+            dst,
+            traffic_class: datagram.tos,
+            hop_limit: datagram.ttl,
+            ip_id: datagram.ip_id.unwrap_or(0),
+            udp_payload_len: length as u16,
+        };
+        match packet.bth.dest_qp {
+            _ if packet.bth.opcode.service() == Service::Cnp => Err(DeviceCounter::CnpReceived),
+            Qpn::MULTICAST => self.accept_group(now, &packet, &meta),
+            _ if group => Err(DeviceCounter::DropNoGroupMember), // IBTA §9.6.1.2: groups are only reached by their QPN
+            Qpn::SMI => Err(DeviceCounter::DropSmi),
+            Qpn::GSI => self.accept_mad(now, datagram, &packet),
+            qpn => {
+                let slot = self.qps.slot(qpn).ok_or(DeviceCounter::DropUnknownQp)?;
+                self.with_slot(slot, |qp, core| qp.handle_packet(core, now, &packet, &meta));
+                Ok(())
+            }
+        }
+    }
+
+    /// A packet to QP1 goes to the connection manager.
+    fn accept_mad(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_>,
+        packet: &RocePacket<'_>,
+    ) -> Result<(), DeviceCounter> {
+        if !everywire_wire::PKey::DEFAULT.matches(packet.bth.pkey) {
+            return Err(DeviceCounter::DropGsi);
+        }
+        let mad = Gsi::mad(packet).map_err(|_| DeviceCounter::DropGsi)?;
+        self.core.counters.add(Counter::RcvdPkts, 1);
+        let scope_id = match datagram.src {
+            std::net::SocketAddr::V6(src) => src.scope_id(),
+            std::net::SocketAddr::V4(_) => 0,
+        };
+        let path = MadPath { local: datagram.dst, remote: datagram.src.ip(), scope_id };
+        self.cm_handle_mad(now, path, mad);
+        Ok(())
+    }
+
+    /// Puts the connection manager's next MAD into `burst`.
+    pub(crate) fn next_mad(&mut self, now: Instant, burst: &mut Burst) -> bool {
+        let Some((to, mad)) = self.cm_poll_transmit(now) else { return false };
+        let path =
+            Path { scope_id: to.scope_id, ..Path::new(to.local, to.remote, self.config.source_ports[0]) };
+        let packet = self.gsi.packet(&mad);
+        burst.clear();
+        let filled = burst.push(&path, &RocePacket { payload: &[], ..packet }, MAD_LEN, |payload| {
+            payload.copy_from_slice(&mad);
+            Ok::<(), ()>(())
+        });
+        self.core.counters.add(Counter::SentPkts, 1);
+        filled.is_ok()
+    }
+}
+
+/// Checks the ICRC as far as the driver shows what it covers.
+#[inline]
+fn icrc_is_right(check: IcrcCheck, datagram: &Datagram<'_>) -> bool {
+    let (body, tail) = datagram.bytes.split_at(datagram.bytes.len() - ICRC_LEN);
+    let Ok(received) = <[u8; ICRC_LEN]>::try_from(tail) else { return false };
+    let src_port = datagram.src.port();
+    match (datagram.src.ip(), datagram.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let id = datagram.ip_id.unwrap_or(0);
+            let net = IcrcV4 { src, dst, id, flags_frag: FLAGS_DF, src_port };
+            match (datagram.ip_id, check) {
+                (Some(_), _) => {
+                    let right = |net: &IcrcV4| icrc_v4(net, body).to_le_bytes() == received;
+                    right(&net) || right(&IcrcV4 { flags_frag: 0, ..net })
+                }
+                (None, IcrcCheck::HiddenId) => HiddenId::new().verify(&net, body, received).is_some(),
+                (None, IcrcCheck::Full) => {
+                    let hidden = HiddenId::new().verify(&net, body, received);
+                    hidden.is_some_and(|hidden| hidden.df && hidden.id < OUR_IDS)
+                }
+            }
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            icrc_v6(&IcrcV6 { src, dst, src_port }, body).to_le_bytes() == received
+        }
+        _ => false,
+    }
+}

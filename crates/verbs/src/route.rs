@@ -1,0 +1,226 @@
+//! Asking the driver for routes: which source address, interface and MTU lead to a destination.
+//!
+//! A request is a command for the driver and a token; the answer wakes the future that waits for it, or goes to the
+//! connection manager. A future dropped early withdraws its request, and a late answer finds nothing.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use crate::device::Device;
+use crate::state::State;
+
+/// Requests that may be open at once.
+pub const MAX_PENDING_ROUTES: usize = 1 << 16;
+
+/// Names one request for a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteToken(pub u64);
+
+/// How to reach a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The source address to use; one of the device's.
+    pub src: IpAddr,
+    /// Interface index where the destination is link-local; 0 otherwise.
+    pub scope_id: u32,
+    /// MTU of the IP path, in bytes.
+    pub mtu: usize,
+}
+
+/// Why there is no route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// No route to the destination.
+    #[error("no route to the destination")]
+    NoRoute,
+    /// The source address asked for, or the one the route would use, is not the device's.
+    #[error("the route's source address is not one of the device's")]
+    NotOurSource,
+    /// A link-local destination without an interface.
+    #[error("a link-local address needs an interface (address%interface)")]
+    NoScope,
+    /// Another address family than the device's.
+    #[error("the device has no address of that family")]
+    Family,
+    /// The MTU does not even fit packets of 256 bytes.
+    #[error("the path's MTU of {0} bytes is too small")]
+    MtuTooSmall(usize),
+    /// Too many requests are open.
+    #[error("{MAX_PENDING_ROUTES} route requests are open")]
+    TooMany,
+    /// The system's answer, as an errno.
+    #[error("the system answered with errno {0}")]
+    System(i32),
+}
+
+/// Something for the driver to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Find a route and answer with [`Drive::resolved`](crate::Drive::resolved).
+    ResolveRoute {
+        /// To be given back.
+        token: RouteToken,
+        /// Destination.
+        dst: IpAddr,
+        /// Its interface index if it is link-local, or 0.
+        scope_id: u32,
+        /// The source to use; the driver chooses one of the device's otherwise.
+        src: Option<IpAddr>,
+    },
+    /// Receive datagrams sent to a multicast group.
+    JoinGroup {
+        /// The group's address.
+        group: IpAddr,
+        /// Interface index, or 0.
+        scope_id: u32,
+    },
+    /// Stop receiving them.
+    LeaveGroup {
+        /// The group's address.
+        group: IpAddr,
+        /// Interface index, or 0.
+        scope_id: u32,
+    },
+}
+
+/// Who asked.
+enum Asker {
+    /// A [`Resolving`].
+    Future { answer: Option<Result<Route, RouteError>>, waker: Option<Waker> },
+    /// The connection manager.
+    Cm,
+}
+
+/// Open requests.
+#[derive(Default)]
+pub(crate) struct Routes {
+    next: u64,
+    open: HashMap<u64, Asker>,
+}
+
+impl Routes {
+    /// Forgets a request; its waker, if any, is to be dropped without the lock.
+    pub(crate) fn withdraw(&mut self, token: RouteToken) -> Option<Waker> {
+        match self.open.remove(&token.0) {
+            Some(Asker::Future { waker, .. }) => waker,
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// Asks for a route on behalf of the connection manager, which hears of the answer in `cm_route_resolved`.
+    pub(crate) fn resolve_for_cm(
+        &mut self,
+        dst: IpAddr,
+        scope_id: u32,
+        src: Option<IpAddr>,
+    ) -> Result<RouteToken, RouteError> {
+        self.ask_route(Asker::Cm, dst, scope_id, src)
+    }
+
+    fn ask_route(
+        &mut self,
+        asker: Asker,
+        dst: IpAddr,
+        scope_id: u32,
+        src: Option<IpAddr>,
+    ) -> Result<RouteToken, RouteError> {
+        if self.routes.open.len() >= MAX_PENDING_ROUTES {
+            return Err(RouteError::TooMany);
+        }
+        if matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) && scope_id == 0 {
+            return Err(RouteError::NoScope);
+        }
+        if src.is_some_and(|src| !self.is_our_address(src)) {
+            return Err(RouteError::NotOurSource);
+        }
+        if !self.config.gids.iter().any(|gid| gid.ip.is_ipv4() == dst.is_ipv4()) {
+            return Err(RouteError::Family);
+        }
+        self.routes.next += 1;
+        let token = RouteToken(self.routes.next);
+        self.routes.open.insert(token.0, asker);
+        self.command(Command::ResolveRoute { token, dst, scope_id, src });
+        Ok(token)
+    }
+
+    /// The driver's answer.
+    pub(crate) fn route_resolved(
+        &mut self,
+        now: Instant,
+        token: RouteToken,
+        answer: Result<Route, RouteError>,
+    ) {
+        let answer = match answer {
+            Ok(route) if !self.is_our_address(route.src) => Err(RouteError::NotOurSource),
+            answer => answer,
+        };
+        match self.routes.open.get_mut(&token.0) {
+            None => {}
+            Some(Asker::Cm) => {
+                self.routes.open.remove(&token.0);
+                self.cm_route_resolved(now, token, answer);
+            }
+            Some(Asker::Future { answer: slot, waker }) => {
+                *slot = Some(answer);
+                self.core.wakes.extend(waker.take());
+            }
+        }
+    }
+}
+
+/// Waits for a route. Dropped early, it withdraws the request.
+pub(crate) struct Resolving {
+    device: Device,
+    token: Result<RouteToken, RouteError>,
+}
+
+impl Device {
+    /// Asks for a route.
+    pub(crate) fn resolve(&self, dst: IpAddr, scope_id: u32, src: Option<IpAddr>) -> Resolving {
+        let asker = Asker::Future { answer: None, waker: None };
+        let token = self.lock().ask_route(asker, dst, scope_id, src);
+        Resolving { device: self.clone(), token }
+    }
+}
+
+impl Future for Resolving {
+    type Output = Result<Route, RouteError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let token = match self.token {
+            Ok(token) => token,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let mut state = self.device.lock();
+        match state.routes.open.get_mut(&token.0) {
+            Some(Asker::Future { answer: Some(answer), .. }) => {
+                let answer = *answer;
+                state.routes.open.remove(&token.0);
+                Poll::Ready(answer)
+            }
+            Some(Asker::Future { waker, .. }) => {
+                let replaced = waker.replace(cx.waker().clone());
+                state.discard(replaced);
+                Poll::Pending
+            }
+            _ => Poll::Pending, // polled again after it was ready
+        }
+    }
+}
+
+impl Drop for Resolving {
+    fn drop(&mut self) {
+        if let Ok(token) = self.token {
+            let mut state = self.device.lock();
+            let waker = state.routes.withdraw(token);
+            state.discard(waker);
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Everything a device is, behind its one lock.
+//!
+//! [`Core`] is what queue pairs ask for while they run ([`QpEnv`]); [`State`] adds the queue pairs themselves, who is ready
+//! to send, who waits for time, and what the driver has to do. After every operation on a queue pair comes
+//! [`State::settle`], which draws the consequences: timers, the ready queue, windows that opened, completion queues that
+//! overflowed. Wakers and memory leave through [`Core::wakes`] and [`Core::trash`] and are used without the lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use everywire_transport::congestion::window::PeerWindow;
+use everywire_transport::ib::{self, Completion, Counter, CqId, QpAttr, QpEnv, QpEvent, RecvWr, SrqId};
+use everywire_transport::mad::Gsi;
+use everywire_wire::{Guid, Psn, Qpn};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+use smallvec::SmallVec;
+
+use crate::cm_id::CmState;
+use crate::config::{DeviceConfig, PortState};
+use crate::counters::{Counters, DeviceCounter};
+use crate::cq::{CqState, Pushed};
+use crate::events::{AsyncEvent, EventQueue};
+use crate::keys::KeyTable;
+use crate::memory::Region;
+use crate::qp_table::{MAX_QPS_WITH_PREFIX, QpEntry, QpTable};
+use crate::route::{Command, Routes};
+use crate::srq::SrqState;
+use crate::table::Table;
+use crate::timer::Timers;
+use crate::waker::Wakers;
+use crate::windows::Windows;
+
+/// What queue pairs ask of their device.
+pub(crate) struct Core {
+    pub(crate) keys: KeyTable,
+    pub(crate) cqs: Table<CqState>,
+    pub(crate) srqs: Table<SrqState>,
+    pub(crate) counters: Counters,
+    pub(crate) events: EventQueue,
+    pub(crate) windows: Windows,
+    read_window: PeerWindow,
+    /// To be woken once the lock is free.
+    pub(crate) wakes: Wakers,
+    /// To be dropped once the lock is free.
+    pub(crate) trash: Trash,
+    /// Completion queues that have overflowed and whose queue pairs do not know yet.
+    overflowed: SmallVec<[CqId; 2]>,
+    /// Queue pairs that have received their first packet, for the connection manager.
+    established: SmallVec<[Qpn; 4]>,
+}
+
+/// What must not be dropped under the lock.
+#[derive(Default)]
+pub(crate) struct Trash {
+    wakers: Wakers,
+    regions: SmallVec<[Arc<Region>; 2]>,
+}
+
+impl QpEnv for Core {
+    type Mem = KeyTable;
+
+    #[inline]
+    fn memory(&mut self) -> &mut KeyTable {
+        &mut self.keys
+    }
+
+    #[inline]
+    fn complete(&mut self, cq: CqId, completion: Completion, solicited: bool) {
+        let Some(queue) = self.cqs.get_mut(cq.0) else { return };
+        match queue.push(completion, solicited, &mut self.wakes) {
+            Pushed::Added => {}
+            Pushed::Overflow => {
+                self.counters.add_device(DeviceCounter::CqOverflow, 1);
+                self.counters.add_device(DeviceCounter::CompletionsLost, 1);
+                self.overflowed.push(cq);
+                self.raise(AsyncEvent::CqError(cq));
+            }
+            Pushed::Lost => self.counters.add_device(DeviceCounter::CompletionsLost, 1),
+        }
+    }
+
+    fn srq_take(&mut self, srq: SrqId) -> Option<RecvWr> {
+        let (taken, reached) = self.srqs.get_mut(srq.0)?.take();
+        if reached {
+            self.raise(AsyncEvent::SrqLimitReached(srq));
+        }
+        taken
+    }
+
+    fn event(&mut self, qpn: Qpn, event: QpEvent) {
+        if event == QpEvent::CommEstablished {
+            self.established.push(qpn);
+        }
+        self.raise(AsyncEvent::Qp { qpn, event });
+    }
+
+    #[inline]
+    fn count(&mut self, counter: Counter, by: u64) {
+        self.counters.add(counter, by);
+    }
+
+    #[inline]
+    fn window(&mut self, peer: IpAddr) -> &mut PeerWindow {
+        self.windows.get(peer)
+    }
+
+    #[inline]
+    fn read_window(&mut self) -> &mut PeerWindow {
+        &mut self.read_window
+    }
+}
+
+impl Core {
+    /// Queues an asynchronous event.
+    pub(crate) fn raise(&mut self, event: AsyncEvent) {
+        if !self.events.push(event, &mut self.wakes) {
+            self.counters.add_device(DeviceCounter::EventsLost, 1);
+        }
+    }
+}
+
+/// A device's state.
+pub(crate) struct State {
+    pub(crate) config: Arc<DeviceConfig>,
+    pub(crate) core: Core,
+    pub(crate) qps: QpTable,
+    pub(crate) pds: Table<()>,
+    pub(crate) ahs: u32,
+    pub(crate) groups: HashMap<IpAddr, Vec<Qpn>>,
+    pub(crate) routes: Routes,
+    pub(crate) cm: CmState,
+    /// Wraps the connection manager's MADs for QP1.
+    pub(crate) gsi: Gsi,
+    pub(crate) port: PortState,
+    /// Entropy for the connection manager and whoever else needs some.
+    pub(crate) rng: ChaCha8Rng,
+    /// Slots of queue pairs that may have something to send, each once, in turn.
+    ready: VecDeque<u32>,
+    timers: Timers,
+    commands: VecDeque<Command>,
+    due: Vec<u32>,
+    /// The latest time the driver has told.
+    pub(crate) now: Option<Instant>,
+    /// Something was queued for the driver since the lock was taken.
+    pub(crate) work: bool,
+    /// The driver has been told to come and has not come yet.
+    pub(crate) kicked: bool,
+}
+
+impl State {
+    /// A device as configured; `config` is clamped already.
+    pub(crate) fn new(config: Arc<DeviceConfig>) -> State {
+        let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+        let limits = &config.limits;
+        let core = Core {
+            keys: KeyTable::new(rng.next_u64(), limits.max_mr, limits.max_mw),
+            cqs: Table::new(limits.max_cq),
+            srqs: Table::new(limits.max_srq),
+            counters: Counters::default(),
+            events: EventQueue::default(),
+            windows: Windows::default(),
+            read_window: PeerWindow::default(),
+            wakes: Wakers::new(),
+            trash: Trash::default(),
+            overflowed: SmallVec::new(),
+            established: SmallVec::new(),
+        };
+        let qp_rng = ChaCha8Rng::seed_from_u64(rng.next_u64());
+        State {
+            core,
+            qps: QpTable::new(limits.max_qp, config.id_slot, qp_rng),
+            pds: Table::new(limits.max_pd),
+            ahs: 0,
+            groups: HashMap::new(),
+            routes: Routes::default(),
+            cm: CmState::new(&config, rng.next_u64()),
+            gsi: Gsi::new(Psn::new(rng.next_u32())),
+            port: PortState::Active,
+            rng,
+            ready: VecDeque::new(),
+            timers: Timers::default(),
+            commands: VecDeque::new(),
+            due: Vec::new(),
+            now: None,
+            work: false,
+            kicked: false,
+            config,
+        }
+    }
+
+    /// Whether an address is in the GID table.
+    #[inline]
+    pub(crate) fn is_our_address(&self, ip: IpAddr) -> bool {
+        self.config.gids.iter().any(|gid| gid.ip == ip)
+    }
+
+    /// Queues a command for the driver.
+    pub(crate) fn command(&mut self, command: Command) {
+        self.commands.push_back(command);
+        self.work = true;
+    }
+
+    /// The next command.
+    pub(crate) fn next_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// Keeps a waker until the lock is free.
+    pub(crate) fn discard(&mut self, waker: Option<std::task::Waker>) {
+        self.core.trash.wakers.extend(waker);
+    }
+
+    /// Keeps memory until the lock is free: unmapping it takes time.
+    pub(crate) fn discard_memory(&mut self, regions: impl IntoIterator<Item = Arc<Region>>) {
+        self.core.trash.regions.extend(regions);
+    }
+
+    /// Runs an operation on the queue pair in `slot` and draws its consequences.
+    #[inline]
+    pub(crate) fn with_slot<T>(
+        &mut self,
+        slot: u32,
+        run: impl FnOnce(&mut ib::Qp, &mut Core) -> T,
+    ) -> Option<T> {
+        let entry = self.qps.at(slot)?;
+        let result = run(&mut entry.qp, &mut self.core);
+        self.settle(slot, true);
+        Some(result)
+    }
+
+    /// Runs an operation on a queue pair by number.
+    pub(crate) fn with_qp<T>(
+        &mut self,
+        qpn: Qpn,
+        run: impl FnOnce(&mut ib::Qp, &mut Core) -> T,
+    ) -> Option<T> {
+        let slot = self.qps.slot(qpn)?;
+        self.with_slot(slot, run)
+    }
+
+    /// Changes a queue pair's attributes.
+    pub(crate) fn modify(&mut self, qpn: Qpn, attr: &QpAttr) -> Option<Result<(), ib::ModifyError>> {
+        let slot = self.qps.slot(qpn)?;
+        let result = self.with_slot(slot, |qp, core| qp.modify(core, attr))?;
+        let Some(entry) = self.qps.at(slot) else { return Some(result) };
+        let peer = match entry.qp.config().ty {
+            ib::QpType::Ud => None,
+            ib::QpType::Rc | ib::QpType::Uc => entry.qp.query().path.map(|path| path.dst),
+        };
+        let before = std::mem::replace(&mut entry.peer, peer);
+        if before != peer {
+            // In this order, so that a window that stays in use is kept.
+            peer.inspect(|&ip| self.core.windows.add_user(ip));
+            before.inspect(|&ip| self.core.windows.remove_user(ip, qpn));
+        }
+        Some(result)
+    }
+
+    /// Destroys a queue pair: nothing of it completes or is sent any more.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Option<Box<QpEntry>> {
+        self.cm_qp_destroyed(qpn);
+        let slot = self.qps.slot(qpn)?;
+        let entry = self.qps.at(slot)?;
+        entry.qp.close(&mut self.core);
+        let (peer, grouped) = (entry.peer, entry.groups > 0);
+        if grouped {
+            self.leave_all_groups(qpn);
+        }
+        if let Some(ip) = peer {
+            self.core.windows.remove_user(ip, qpn);
+        }
+        self.core.read_window.forget(qpn);
+        self.timers.set(slot, None);
+        self.core.events.forget(|event| matches!(event, AsyncEvent::Qp { qpn: of, .. } if *of == qpn));
+        let entry = self.qps.remove(qpn)?;
+        self.wake_waiters();
+        Some(entry)
+    }
+
+    /// The consequences of an operation on the queue pair in `slot`; `poll` if it may have something to send now.
+    #[inline]
+    fn settle(&mut self, slot: u32, poll: bool) {
+        if let Some(entry) = self.qps.at(slot) {
+            let deadline = entry.qp.poll_timeout();
+            let newly = poll && !entry.ready;
+            entry.ready |= poll;
+            self.timers.set(slot, deadline);
+            if newly {
+                self.ready.push_back(slot);
+                self.work = true;
+            }
+        }
+        self.wake_waiters();
+        if !self.core.overflowed.is_empty() {
+            self.fail_overflowed();
+        }
+        if !self.core.established.is_empty() {
+            self.report_established();
+        }
+    }
+
+    /// Queue pairs that waited for a window which now has room get their turn.
+    #[inline]
+    fn wake_waiters(&mut self) {
+        while let Some(qpn) = self.core.windows.next_waiter() {
+            self.mark_ready(qpn);
+        }
+        while let Some(qpn) = self.core.read_window.next_waiter() {
+            self.mark_ready(qpn);
+        }
+    }
+
+    fn mark_ready(&mut self, qpn: Qpn) {
+        let Some(slot) = self.qps.slot(qpn) else { return };
+        let Some(entry) = self.qps.at(slot) else { return };
+        if !entry.ready {
+            entry.ready = true;
+            self.ready.push_back(slot);
+            self.work = true;
+        }
+    }
+
+    /// IBTA C10-113: queue pairs attached to a completion queue in error go to ERR. Rare, so a scan does.
+    #[cold]
+    fn fail_overflowed(&mut self) {
+        // A failing queue pair flushes into its other queue, which may overflow too.
+        while let Some(cq) = self.core.overflowed.pop() {
+            for slot in self.qps.slots_where(|config| config.send_cq == cq || config.recv_cq == cq) {
+                if let Some(entry) = self.qps.at(slot) {
+                    entry.qp.fail(&mut self.core);
+                    let deadline = entry.qp.poll_timeout();
+                    self.timers.set(slot, deadline);
+                }
+                self.wake_waiters();
+            }
+        }
+    }
+
+    #[cold]
+    fn report_established(&mut self) {
+        let established = std::mem::take(&mut self.core.established);
+        if let Some(now) = self.now {
+            established.into_iter().for_each(|qpn| self.cm_communication_established(now, qpn));
+        }
+    }
+
+    /// Fills `burst` from the next queue pair that has something to send.
+    pub(crate) fn next_burst(&mut self, now: Instant, burst: &mut ib::Burst) -> bool {
+        while let Some(slot) = self.ready.pop_front() {
+            let Some(entry) = self.qps.at(slot) else { continue };
+            entry.ready = false;
+            let filled = entry.qp.poll_transmit(&mut self.core, now, burst);
+            self.settle(slot, filled); // one burst each, then to the end of the queue
+            if filled {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// When a queue pair wants to be called.
+    pub(crate) fn next_qp_timeout(&mut self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Calls the queue pairs whose time has come.
+    pub(crate) fn fire_timers(&mut self, now: Instant) {
+        // All that are due first: one that wants to be called again at once gets its turn the next time.
+        let mut due = std::mem::take(&mut self.due);
+        while let Some(slot) = self.timers.pop_due(now) {
+            due.push(slot);
+        }
+        for slot in due.drain(..) {
+            self.with_slot(slot, |qp, core| qp.handle_timeout(core, now));
+        }
+        self.due = due;
+    }
+}
+
+/// The configuration as it can be kept: limits brought down, what was left open drawn from the seed.
+pub(crate) fn settle_config(mut config: DeviceConfig) -> DeviceConfig {
+    config.limits = config.limits.clamped();
+    if config.id_slot.is_some() {
+        config.limits.max_qp = config.limits.max_qp.min(MAX_QPS_WITH_PREFIX);
+    }
+    if config.source_ports.is_empty() {
+        config.source_ports.push(crate::config::DEFAULT_SOURCE_PORT);
+    }
+    if config.node_guid == Guid(0) {
+        let mut rng = ChaCha8Rng::seed_from_u64(!config.seed);
+        // A locally administered EUI-64: bit 1 of the first byte is set.
+        config.node_guid = Guid(rng.next_u64() | 0x0200_0000_0000_0000);
+    }
+    config
+}
