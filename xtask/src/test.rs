@@ -1,0 +1,165 @@
+//! `cargo xtask test`: everything that this machine can check, in the order in which a failure is cheapest.
+//!
+//! Each step keeps its whole output under target/test/, prints one line, and on failure the end of that output.
+//! A step that cannot run here says why and counts as skipped; the last line is `N passed, N failed, N skipped`.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::interop;
+use crate::shell::{self, Finished};
+
+/// How many tests a step ran, or why it did not run.
+pub enum Outcome {
+    Counted(Tally),
+    LeftOut(String),
+}
+
+/// Tests by their end.
+#[derive(Clone, Copy, Default)]
+pub struct Tally {
+    pub passed: usize,
+    pub failed: usize,
+    pub skipped: usize,
+}
+
+impl Tally {
+    /// One check that passed or failed.
+    pub fn one(ok: bool) -> Self {
+        Tally { passed: usize::from(ok), failed: usize::from(!ok), skipped: 0 }
+    }
+
+    fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// A compile on two cores from nothing stays far below this.
+const STEP_LIMIT: Duration = Duration::from_secs(20 * 60);
+
+type Step = (&'static str, fn() -> Result<Outcome, String>);
+
+const STEPS: &[Step] = &[
+    ("format", || check("format", shell::cargo().args(["fmt", "--all", "--check"]))),
+    ("clippy", || {
+        let flags = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
+        check("clippy", shell::cargo().args(flags))
+    }),
+    ("tidy", || check("tidy", shell::cargo().args(["xtask", "tidy"]))),
+    ("build", || check("build", shell::cargo().args(["build", "--quiet", "--release", "--package", "everywire-cli"]))),
+    ("unit", || suite("unit", &["--workspace", "--lib", "--bins", "--tests"])),
+    ("doctests", || suite("doctests", &["--workspace", "--doc"])),
+    ("examples", examples),
+    ("interop", interop::sample),
+];
+
+/// Runs the steps; `cargo xtask test STEP…` runs only those named.
+pub fn main(args: &[String]) -> Result<(), String> {
+    let known: Vec<&str> = STEPS.iter().map(|s| s.0).collect();
+    if let Some(unknown) = args.iter().find(|a| !known.contains(&a.as_str())) {
+        return Err(format!("no step is called {unknown:?}; the steps are: {}", known.join(", ")));
+    }
+    let mut total = Tally::default();
+    let mut left_out = Vec::new();
+    for (name, step) in STEPS.iter().filter(|s| args.is_empty() || args.iter().any(|a| a == s.0)) {
+        let started = Instant::now();
+        let outcome = step().unwrap_or_else(|why| {
+            println!("    {why}");
+            Outcome::Counted(Tally::one(false))
+        });
+        let seconds = started.elapsed().as_secs();
+        match outcome {
+            Outcome::Counted(t) => {
+                let end = if t.failed == 0 { "ok" } else { "FAILED" };
+                println!("{name:10} {end}: {} passed, {} failed, {} skipped ({seconds} s)", t.passed, t.failed, t.skipped);
+                total.add(t);
+            }
+            Outcome::LeftOut(why) => {
+                println!("{name:10} left out: {why}");
+                total.skipped += 1;
+                left_out.push(format!("{name} ({why})"));
+            }
+        }
+    }
+    if !left_out.is_empty() {
+        println!("left out: {}", left_out.join("; "));
+    }
+    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
+    if total.failed == 0 { Ok(()) } else { Err(format!("logs are in {}", logs().display())) }
+}
+
+fn logs() -> PathBuf {
+    shell::target().join("test")
+}
+
+fn run(name: &str, command: &mut Command) -> Result<Finished, String> {
+    let done = shell::run(command, &logs().join(format!("{name}.log")), STEP_LIMIT)?;
+    if !done.ok() {
+        print!("{}", done.tail(60));
+    }
+    Ok(done)
+}
+
+/// A step that is one check: the exit code decides.
+fn check(name: &str, command: &mut Command) -> Result<Outcome, String> {
+    Ok(Outcome::Counted(Tally::one(run(name, command)?.ok())))
+}
+
+/// A step that runs libtest binaries: their own counts decide.
+fn suite(name: &str, flags: &[&str]) -> Result<Outcome, String> {
+    let done = run(name, shell::cargo().args(["test", "--no-fail-fast"]).args(flags))?;
+    let mut tally = count(&done.output);
+    if !done.ok() && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    Ok(Outcome::Counted(tally))
+}
+
+/// Adds up libtest's lines: `test result: ok. 11 passed; 0 failed; 1 ignored; …`.
+fn count(output: &str) -> Tally {
+    let mut tally = Tally::default();
+    for line in output.lines().filter(|l| l.starts_with("test result:")) {
+        let number = |what: &str| -> usize {
+            let before = line.find(what).map_or("", |at| line[..at].trim_end());
+            before.rsplit([' ', '.']).next().and_then(|n| n.parse().ok()).unwrap_or(0)
+        };
+        tally.add(Tally { passed: number(" passed"), failed: number(" failed"), skipped: number(" ignored") });
+    }
+    tally
+}
+
+/// Every example of the facade crate, run to its end.
+fn examples() -> Result<Outcome, String> {
+    let folder = shell::root().join("crates/everywire/examples");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .map_err(|e| format!("{}: {e}", folder.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    let mut tally = Tally::default();
+    for name in names {
+        let log = format!("example-{name}");
+        let done = run(&log, shell::cargo().args(["run", "--quiet", "--package", "everywire", "--example", &name]))?;
+        if !done.ok() {
+            println!("    example {name} failed");
+        }
+        tally.add(Tally::one(done.ok()));
+    }
+    Ok(Outcome::Counted(tally))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libtest_counts_add_up() {
+        let out = "x\ntest result: ok. 11 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+                   test result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let tally = count(out);
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (12, 3, 2));
+    }
+}
