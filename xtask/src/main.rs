@@ -4,7 +4,10 @@
 //! nothing here depends on the product's crates: what a chore needs from Everywire it gets from the program.
 #![forbid(unsafe_code)]
 
+mod interop;
 mod shell;
+mod soak;
+mod test;
 mod tidy;
 
 use std::process::ExitCode;
@@ -24,6 +27,9 @@ fn main() -> ExitCode {
     let rest = args.get(1..).unwrap_or_default();
     let outcome = match args.first().map(String::as_str) {
         Some("tidy") => tidy::main(rest),
+        Some("test") => test::main(rest),
+        Some("interop") => interop::main(rest),
+        Some("soak") => soak::main(rest),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

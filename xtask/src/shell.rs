@@ -15,8 +15,6 @@ pub struct Finished {
     pub code: Option<i32>,
     /// Standard output and standard error, interleaved as they came.
     pub output: String,
-    /// Wall-clock time.
-    pub took: Duration,
 }
 
 impl Finished {
@@ -34,12 +32,11 @@ impl Finished {
 
 /// Runs a command to its end, with its output in `log`; after `limit` its process group is killed.
 pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Finished, String> {
-    let started = Instant::now();
     let mut child = spawn(command, log)?;
     let code = wait(&mut child, limit);
     kill_group(&child);
     let output = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    Ok(Finished { code, output, took: started.elapsed() })
+    Ok(Finished { code, output })
 }
 
 /// Starts a command in a process group of its own, with no input and its output in `log`.

@@ -30,7 +30,8 @@ impl Tally {
         Tally { passed: usize::from(ok), failed: usize::from(!ok), skipped: 0 }
     }
 
-    fn add(&mut self, other: Tally) {
+    /// Adds another step's ends.
+    pub fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
@@ -49,7 +50,9 @@ const STEPS: &[Step] = &[
         check("clippy", shell::cargo().args(flags))
     }),
     ("tidy", || check("tidy", shell::cargo().args(["xtask", "tidy"]))),
-    ("build", || check("build", shell::cargo().args(["build", "--quiet", "--release", "--package", "everywire-cli"]))),
+    ("build", || {
+        check("build", shell::cargo().args(["build", "--quiet", "--release", "--package", "everywire-cli"]))
+    }),
     ("unit", || suite("unit", &["--workspace", "--lib", "--bins", "--tests"])),
     ("doctests", || suite("doctests", &["--workspace", "--doc"])),
     ("examples", examples),
@@ -74,7 +77,10 @@ pub fn main(args: &[String]) -> Result<(), String> {
         match outcome {
             Outcome::Counted(t) => {
                 let end = if t.failed == 0 { "ok" } else { "FAILED" };
-                println!("{name:10} {end}: {} passed, {} failed, {} skipped ({seconds} s)", t.passed, t.failed, t.skipped);
+                println!(
+                    "{name:10} {end}: {} passed, {} failed, {} skipped ({seconds} s)",
+                    t.passed, t.failed, t.skipped
+                );
                 total.add(t);
             }
             Outcome::LeftOut(why) => {
@@ -126,7 +132,11 @@ fn count(output: &str) -> Tally {
             let before = line.find(what).map_or("", |at| line[..at].trim_end());
             before.rsplit([' ', '.']).next().and_then(|n| n.parse().ok()).unwrap_or(0)
         };
-        tally.add(Tally { passed: number(" passed"), failed: number(" failed"), skipped: number(" ignored") });
+        tally.add(Tally {
+            passed: number(" passed"),
+            failed: number(" failed"),
+            skipped: number(" ignored"),
+        });
     }
     tally
 }
@@ -142,7 +152,8 @@ fn examples() -> Result<Outcome, String> {
     let mut tally = Tally::default();
     for name in names {
         let log = format!("example-{name}");
-        let done = run(&log, shell::cargo().args(["run", "--quiet", "--package", "everywire", "--example", &name]))?;
+        let done =
+            run(&log, shell::cargo().args(["run", "--quiet", "--package", "everywire", "--example", &name]))?;
         if !done.ok() {
             println!("    example {name} failed");
         }

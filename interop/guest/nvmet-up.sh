@@ -1,0 +1,19 @@
+# nvmet-up.sh ADDRESS: Linux's own NVMe target on ADDRESS:4420, subsystem nqn.2026-01.lab:disk on a 32 MiB RAM disk.
+set -e
+modprobe brd rd_nr=1 rd_size=32768
+modprobe -a nvmet nvmet_rdma
+config=/sys/kernel/config/nvmet
+disk=$config/subsystems/nqn.2026-01.lab:disk
+mkdir "$disk"
+echo 1 >"$disk/attr_allow_any_host"
+echo LAB01 >"$disk/attr_serial"
+mkdir "$disk/namespaces/1"
+echo -n /dev/ram0 >"$disk/namespaces/1/device_path"
+echo 1 >"$disk/namespaces/1/enable"
+mkdir "$config/ports/1"
+cd "$config/ports/1"
+echo rdma >addr_trtype
+case $1 in *:*) echo ipv6 ;; *) echo ipv4 ;; esac >addr_adrfam
+echo "$1" >addr_traddr
+echo 4420 >addr_trsvcid
+ln -s "$disk" subsystems/

@@ -1,0 +1,147 @@
+//! `cargo xtask interop`: the Linux kernel as peer. Builds the guest once (interop/build-guest.sh), boots it under
+//! QEMU in a network namespace, and runs the cases of `scenarios` one after the other on the same guests.
+//!
+//! Needs root, for the namespace and for building the guest; the program under test runs in that namespace on plain
+//! UDP sockets. Logs, captures and kernel logs stay under target/interop/CASE.
+
+mod bench;
+mod capture;
+mod guest;
+mod lab;
+mod scenarios;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::shell;
+use crate::test::{Outcome, Tally};
+use bench::Bench;
+use scenarios::Case;
+
+/// A case's end, for the soak's report.
+pub struct Report {
+    pub name: String,
+    pub seconds: u64,
+    pub failure: Option<String>,
+}
+
+/// Programs the lab needs, and the Debian package each is in.
+const NEEDED: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("busybox", "busybox-static"),
+    ("mke2fs", "e2fsprogs"),
+    ("cpio", "cpio"),
+    ("depmod", "kmod"),
+    ("xz", "xz-utils"),
+    ("ip", "iproute2"),
+    ("tcpdump", "tcpdump"),
+    ("tshark", "tshark"),
+];
+
+/// `cargo xtask interop [--list | NAME…]`: a NAME selects the cases whose name begins with it.
+pub fn main(args: &[String]) -> Result<(), String> {
+    if args.iter().any(|a| a == "--list") {
+        for case in scenarios::all() {
+            println!("{:28} {}{}", case.name, if case.sample { "" } else { "(soak) " }, case.about);
+        }
+        return Ok(());
+    }
+    if let Some(why) = cannot() {
+        return Err(why);
+    }
+    let built = shell::cargo().args(["build", "--release", "--package", "everywire-cli"]).status();
+    if !built.is_ok_and(|s| s.success()) {
+        return Err("the program does not build".into());
+    }
+    let reports = run(&select(args)?)?;
+    let failed = reports.iter().filter(|r| r.failure.is_some()).count();
+    println!("{} passed, {failed} failed, 0 skipped", reports.len() - failed);
+    if failed == 0 { Ok(()) } else { Err(format!("logs are in {}", folder().display())) }
+}
+
+/// The cases that `cargo xtask test` runs.
+pub fn sample() -> Result<Outcome, String> {
+    if let Some(why) = cannot() {
+        return Ok(Outcome::LeftOut(why));
+    }
+    let cases: Vec<Case> = scenarios::all().into_iter().filter(|c| c.sample).collect();
+    let mut tally = Tally::default();
+    for report in run(&cases)? {
+        tally.add(Tally::one(report.failure.is_none()));
+    }
+    Ok(Outcome::Counted(tally))
+}
+
+/// Why this machine cannot run the lab, if it cannot.
+pub fn cannot() -> Option<String> {
+    if !shell::is_root() {
+        return Some("the lab with Linux guests needs root".into());
+    }
+    let missing: Vec<&str> = NEEDED.iter().filter(|n| !shell::have(n.0)).map(|n| n.1).collect();
+    (!missing.is_empty()).then(|| format!("the lab needs the Debian packages {}", missing.join(" ")))
+}
+
+/// The cases whose names begin with one of `names`; all of them for no names.
+pub fn select(names: &[String]) -> Result<Vec<Case>, String> {
+    let all = scenarios::all();
+    if let Some(name) = names.iter().find(|n| !all.iter().any(|c| c.name.starts_with(n.as_str()))) {
+        return Err(format!("no case is called {name:?}; see cargo xtask interop --list"));
+    }
+    Ok(all
+        .into_iter()
+        .filter(|c| names.is_empty() || names.iter().any(|n| c.name.starts_with(n.as_str())))
+        .collect())
+}
+
+/// Runs cases in their order on one bench; after a failure the next case gets a fresh one.
+pub fn run(cases: &[Case]) -> Result<Vec<Report>, String> {
+    let image = build_guest()?;
+    let program = shell::target().join("release/everywire");
+    let mut reports = Vec::new();
+    let mut bench: Option<Bench> = None;
+    for case in cases {
+        let started = Instant::now();
+        let outcome = match bench.take() {
+            Some(bench) => Ok(bench),
+            None => Bench::up(&image, &folder().join("lab"), &program),
+        };
+        let failure = match outcome {
+            Ok(mut running) => match running.run(case, &folder().join(&case.name)) {
+                Ok(()) => {
+                    bench = Some(running);
+                    None
+                }
+                Err(why) => Some(why),
+            },
+            Err(why) => Some(why),
+        };
+        let seconds = started.elapsed().as_secs();
+        println!("    {:28} {} ({seconds} s)", case.name, if failure.is_none() { "ok" } else { "FAILED" });
+        if let Some(why) = &failure {
+            println!(
+                "{}",
+                why.lines().take(60).map(|l| format!("      {l}\n")).collect::<String>().trim_end()
+            );
+        }
+        reports.push(Report { name: case.name.clone(), seconds, failure });
+    }
+    Ok(reports)
+}
+
+fn folder() -> PathBuf {
+    shell::target().join("interop")
+}
+
+/// Builds the guest's image, or finds it built.
+fn build_guest() -> Result<PathBuf, String> {
+    let log = folder().join("build-guest.log");
+    let script = shell::root().join("interop/build-guest.sh");
+    let done = shell::run(&mut Command::new(script), &log, Duration::from_secs(15 * 60))?;
+    if !done.ok() {
+        return Err(format!("the guest does not build:\n{}", done.tail(30)));
+    }
+    let path = done.output.lines().last().unwrap_or_default();
+    Ok(PathBuf::from(path.trim()))
+}

@@ -1,0 +1,53 @@
+//! The cases, one file a subject. A case is a function on the bench; its variants are address families, MTUs and a
+//! lossy link. Those marked as sample run in `cargo xtask test`, all of them in `cargo xtask soak`.
+
+mod kernel;
+
+use super::bench::Bench;
+use super::lab::Family;
+
+/// One case in one variant.
+pub struct Case {
+    pub name: String,
+    pub about: &'static str,
+    pub family: Family,
+    /// Ethernet MTU of every link.
+    pub mtu: u32,
+    /// 1 % loss and reordering on guest A's link, both ways.
+    pub lossy: bool,
+    /// Whether the guest's nvme driver is expected to lose its target and come back.
+    pub reconnects: bool,
+    /// Whether `cargo xtask test` runs it.
+    pub sample: bool,
+    pub run: fn(&mut Bench) -> Result<(), String>,
+}
+
+impl Case {
+    /// IPv4, MTU 1500, a clean link, not in the sample.
+    fn new(name: &str, about: &'static str, run: fn(&mut Bench) -> Result<(), String>) -> Case {
+        let name = name.to_owned();
+        Case {
+            name,
+            about,
+            family: Family::V4,
+            mtu: 1500,
+            lossy: false,
+            reconnects: false,
+            sample: false,
+            run,
+        }
+    }
+
+    fn v6(self) -> Case {
+        Case { name: self.name + "-v6", family: Family::V6, ..self }
+    }
+
+    fn in_sample(self) -> Case {
+        Case { sample: true, ..self }
+    }
+}
+
+/// Every case, in the order they run.
+pub fn all() -> Vec<Case> {
+    kernel::cases()
+}
