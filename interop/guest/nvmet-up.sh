@@ -1,6 +1,6 @@
-# nvmet-up.sh ADDRESS: Linux's own NVMe target on ADDRESS:4420, subsystem nqn.2026-01.lab:disk on a 32 MiB RAM disk.
+# nvmet-up.sh ADDRESS: Linux's own NVMe target on ADDRESS:4420, subsystem nqn.2026-01.lab:disk on a 128 MiB RAM disk.
 set -e
-modprobe brd rd_nr=1 rd_size=32768
+modprobe brd rd_nr=1 rd_size=131072
 modprobe -a nvmet nvmet_rdma
 config=/sys/kernel/config/nvmet
 disk=$config/subsystems/nqn.2026-01.lab:disk

@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::capture::{self, Capture};
 use super::guest::Guest;
 use super::lab::{Background, Family, HOST, Lab, address};
 use super::scenarios::Case;
+use crate::shell;
 
 /// A running lab and what a case needs of it.
 pub struct Bench {
@@ -68,6 +70,41 @@ impl Bench {
     /// Guest A's address in this case's family.
     pub fn a_address(&self) -> std::net::IpAddr {
         self.a.address(self.family)
+    }
+
+    /// The host's device, as `--device` names it.
+    pub fn device(&self) -> String {
+        format!("rocev2:{}", self.host_address())
+    }
+
+    /// Runs the program in the lab with `input` as its standard input, and gives its standard output; it must succeed.
+    pub fn everywire_io(
+        &self,
+        name: &str,
+        args: &[String],
+        input: Option<&Path>,
+        limit: Duration,
+    ) -> Result<Vec<u8>, String> {
+        let (out, err) = (self.folder.join(format!("{name}.out")), self.folder.join(format!("{name}.log")));
+        let open = |path: &Path| fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()));
+        let make = |path: &Path| fs::File::create(path).map_err(|e| format!("{}: {e}", path.display()));
+        let mut command = self.lab.host(&self.program);
+        command
+            .args(args)
+            .stdin(open(input.unwrap_or(Path::new("/dev/null")))?)
+            .stdout(make(&out)?)
+            .stderr(make(&err)?);
+        let mut child = command.spawn().map_err(|e| e.to_string())?;
+        let code = shell::wait(&mut child, limit);
+        if code.is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if code != Some(0) {
+            let said = fs::read_to_string(&err).unwrap_or_default();
+            return Err(format!("everywire {}: exit {code:?}:\n{said}", args.join(" ")));
+        }
+        fs::read(&out).map_err(|e| format!("{}: {e}", out.display()))
     }
 
     /// Starts the program in the lab, with its output in the case's folder under `name`.

@@ -143,6 +143,12 @@ impl Background {
         shell::signal_group(self.child.id(), signal);
     }
 
+    /// Waits for its end, and gives the exit code and the output; killed, with no code, after `limit`.
+    pub fn end(mut self, limit: Duration) -> (Option<i32>, String) {
+        let code = self.wait(limit);
+        (code, self.output())
+    }
+
     /// Waits for its end and gives the exit code; none if it does not end in time or by a signal.
     pub fn wait(&mut self, limit: Duration) -> Option<i32> {
         shell::wait(&mut self.child, limit)

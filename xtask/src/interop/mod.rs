@@ -40,7 +40,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("tshark", "tshark"),
 ];
 
-/// `cargo xtask interop [--list | NAME…]`: a NAME selects the cases whose name begins with it.
+/// `cargo xtask interop [--list | NAME…]`: a NAME selects the case of that name, or all whose names begin with it.
 pub fn main(args: &[String]) -> Result<(), String> {
     if args.iter().any(|a| a == "--list") {
         for case in scenarios::all() {

@@ -2,6 +2,9 @@
 //! lossy link. Those marked as sample run in `cargo xtask test`, all of them in `cargo xtask soak`.
 
 mod kernel;
+mod nvme_initiator;
+mod nvme_target;
+mod ping;
 
 use super::bench::Bench;
 use super::lab::Family;
@@ -42,6 +45,18 @@ impl Case {
         Case { name: self.name + "-v6", family: Family::V6, ..self }
     }
 
+    fn jumbo(self) -> Case {
+        Case { name: self.name + "-9000", mtu: 9000, ..self }
+    }
+
+    fn lossy(self) -> Case {
+        Case { name: self.name + "-loss", lossy: true, ..self }
+    }
+
+    fn reconnecting(self) -> Case {
+        Case { reconnects: true, ..self }
+    }
+
     fn in_sample(self) -> Case {
         Case { sample: true, ..self }
     }
@@ -49,5 +64,8 @@ impl Case {
 
 /// Every case, in the order they run.
 pub fn all() -> Vec<Case> {
-    kernel::cases()
+    [kernel::cases(), ping::cases(), nvme_initiator::cases(), nvme_target::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

@@ -1,0 +1,162 @@
+//! A stock Linux host on our NVMe target: discovery, files, fio with verification, the target killed and started
+//! again, a lossy link. What the host's kernel says about it is inspected by the bench.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::Case;
+use crate::interop::bench::Bench;
+use crate::interop::lab::Background;
+
+const NQN: &str = "nqn.2026-01.lab:ours";
+const LIMIT: Duration = Duration::from_secs(300);
+/// How fast a killed target is noticed and looked for again.
+const IMPATIENT: &str = "--keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120";
+
+pub fn cases() -> Vec<Case> {
+    let files = || {
+        Case::new(
+            "nvme-target-files",
+            "discover, connect 2 queues, ext4 and a file tree, errors, disconnect",
+            files,
+        )
+    };
+    let short =
+        || Case::new("nvme-target-fio", "fio --verify=crc32c, random 512 B to 1 MiB, 10 s", fio_short);
+    let long =
+        || Case::new("nvme-target-fio-long", "fio --verify=crc32c, random 512 B to 1 MiB, 30 s", fio_long);
+    let kill = || {
+        Case::new("nvme-target-kill", "kill -9 of the target under I/O; the host comes back", kill)
+            .reconnecting()
+    };
+    let lossy = |case: Case| case.lossy().reconnecting();
+    vec![
+        files().in_sample(),
+        files().v6(),
+        short().v6().jumbo().in_sample(),
+        kill().in_sample(),
+        kill().v6().jumbo(),
+        lossy(short()).in_sample(),
+        lossy(files()),
+        lossy(long()).v6().jumbo(),
+        files().jumbo(),
+        files().v6().jumbo(),
+        long(),
+        long().jumbo(),
+        long().v6(),
+        long().v6().jumbo(),
+    ]
+}
+
+/// Our target on a backend, once it answers discovery.
+fn serve(bench: &Bench, name: &str, backend: &str) -> Result<Background, String> {
+    let disk = format!("{NQN}={backend}");
+    let target = bench.everywire(name, &["serve", "--device", &bench.device(), "--nvme", &disk])?;
+    let address = bench.host_address();
+    let discover = format!(
+        "modprobe nvme_rdma; bash /lab/retry.sh 'nvme discover -t rdma -a {address} -s 4420 | grep {NQN}'"
+    );
+    match bench.a.ok_within(&discover, LIMIT) {
+        Ok(_) => Ok(target),
+        Err(why) => Err(format!("{why}\nserve said:\n{}", target.output())),
+    }
+}
+
+/// Runs host work against our target; SIGTERM must end it with exit code 0 and no error in its log.
+fn with_target(
+    bench: &Bench,
+    backend: &str,
+    work: impl Fn(&Bench) -> Result<(), String>,
+) -> Result<(), String> {
+    let target = serve(bench, "serve", backend)?;
+    work(bench).map_err(|why| format!("{why}\nserve said:\n{}", target.output()))?;
+    target.signal(Signal::TERM);
+    let (code, output) = target.end(Duration::from_secs(30));
+    if code != Some(0) {
+        return Err(format!("serve: exit {code:?} after SIGTERM:\n{output}"));
+    }
+    // A clean run leaves no error line (the log is part of the interface).
+    match output.lines().find(|l| l.contains("ERROR") || l.contains("panicked")) {
+        Some(line) => Err(format!("serve logged: {line}")),
+        None => Ok(()),
+    }
+}
+
+fn connect(bench: &Bench) -> Result<(), String> {
+    let address = bench.host_address();
+    bench.a.ok_within(&format!("bash /lab/nvme-connect.sh {address} {NQN} 2 {IMPATIENT}"), LIMIT)?;
+    Ok(())
+}
+
+fn disconnect(bench: &Bench) -> Result<(), String> {
+    bench.a.ok_within(&format!("nvme disconnect -n {NQN}"), LIMIT)?;
+    Ok(())
+}
+
+fn files(bench: &mut Bench) -> Result<(), String> {
+    with_target(bench, "ram:256MiB", |bench| {
+        connect(bench)?;
+        bench.a.ok(
+            "d=$(cat /run/nvme-disk); nvme id-ctrl $d; nvme id-ns $d; nvme list-subsys; nvme smart-log $d",
+        )?;
+        bench.a.ok_within("bash /lab/nvme-patterns.sh $(cat /run/nvme-disk)", LIMIT)?;
+        bench.a.ok_within("bash /lab/nvme-zeroes.sh $(cat /run/nvme-disk)", LIMIT)?;
+        bench.a.ok_within("bash /lab/nvme-files.sh $(cat /run/nvme-disk)", LIMIT)?;
+        disconnect(bench)
+    })
+}
+
+fn fio(bench: &Bench, seconds: u32) -> Result<(), String> {
+    with_target(bench, "ram:256MiB", |bench| {
+        connect(bench)?;
+        let limit = Duration::from_secs(u64::from(seconds)) + LIMIT;
+        bench.a.ok_within(&format!("bash /lab/nvme-fio.sh $(cat /run/nvme-disk) {seconds}"), limit)?;
+        disconnect(bench)
+    })
+}
+
+fn fio_short(bench: &mut Bench) -> Result<(), String> {
+    fio(bench, 10)
+}
+
+fn fio_long(bench: &mut Bench) -> Result<(), String> {
+    fio(bench, 30)
+}
+
+/// A file that outlives the target; fio runs across the kill, and bytes flushed before it are there after it.
+fn kill(bench: &mut Bench) -> Result<(), String> {
+    let file = bench.folder.join("disk");
+    let backend = format!("file:{},size=128MiB", file.display());
+    let first = serve(bench, "serve-1", &backend)?;
+    connect(bench)?;
+    let disk = "d=$(cat /run/nvme-disk)";
+    bench.a.ok(&format!("{disk}; dd if=/dev/urandom of=/tmp/before bs=64k count=16 status=none; dd if=/tmp/before of=$d bs=64k seek=1500 oflag=direct conv=fsync status=none"))?;
+    let job = bench.a.start(&format!("{disk}; bash /lab/nvme-fio.sh $d 20"))?;
+    std::thread::sleep(Duration::from_secs(6));
+    first.signal(Signal::KILL);
+    first.end(Duration::from_secs(10));
+    std::thread::sleep(Duration::from_secs(2));
+    let second = bench.everywire(
+        "serve-2",
+        &["serve", "--device", &bench.device(), "--nvme", &format!("{NQN}={backend}")],
+    )?;
+    let done = bench.a.wait(job, LIMIT)?;
+    if done.code != 0 {
+        return Err(format!("fio across the kill: {}\nserve said:\n{}", done.output, second.output()));
+    }
+    bench.a.ok(&format!(
+        "{disk}; dd if=$d bs=64k skip=1500 count=16 iflag=direct status=none | cmp - /tmp/before"
+    ))?;
+    let state = bench.a.ok("dmesg | grep -c 'Successfully reconnected' || true")?;
+    disconnect(bench)?;
+    let _ = std::fs::remove_file(&file);
+    if state.trim() == "0" {
+        return Err("the host never said that it reconnected: the kill was not seen".into());
+    }
+    second.signal(Signal::TERM);
+    match second.end(Duration::from_secs(30)) {
+        (Some(0), _) => Ok(()),
+        (code, output) => Err(format!("serve: exit {code:?} after SIGTERM:\n{output}")),
+    }
+}

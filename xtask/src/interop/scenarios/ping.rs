@@ -1,0 +1,53 @@
+//! `everywire ping` against Linux's rping, both directions and both address families. rping's own `-V` compares
+//! every byte of every round; ours does the same and its exit code says so.
+
+use std::time::Duration;
+
+use super::Case;
+use crate::interop::bench::Bench;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const ROUNDS: &str = "20";
+
+pub fn cases() -> Vec<Case> {
+    let client = || Case::new("ping-client", "everywire ping as the client of Linux's rping", client);
+    let server = || Case::new("ping-server", "Linux's rping as the client of everywire ping", server);
+    vec![client().in_sample(), client().v6().in_sample(), server().in_sample(), server().v6().in_sample()]
+}
+
+fn client(bench: &mut Bench) -> Result<(), String> {
+    let address = bench.a_address().to_string();
+    let job = bench.a.start(&format!("timeout 100 rping -s -a {address} -C {ROUNDS} -V"))?;
+    // A client that comes before the server listens is refused, as Linux's is: try again.
+    let mut last = String::new();
+    for _ in 0..20 {
+        let ping =
+            bench.everywire("ping", &["ping", "--device", &bench.device(), "--count", ROUNDS, &address])?;
+        let (code, output) = ping.end(LIMIT);
+        if code == Some(0) {
+            let done = bench.a.wait(job, LIMIT)?;
+            return if done.code == 0 {
+                Ok(())
+            } else {
+                Err(format!("rping's server: exit {}: {}", done.code, done.output))
+            };
+        }
+        last = output;
+        if !last.contains("no listener") && !last.contains("refused") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    Err(format!("everywire ping failed:\n{last}\nrping's server said:\n{}", bench.a.output(&job)))
+}
+
+fn server(bench: &mut Bench) -> Result<(), String> {
+    let address = bench.host_address();
+    let ping =
+        bench.everywire("ping", &["ping", "--device", &bench.device(), "--count", ROUNDS, "--listen"])?;
+    let client = format!("bash /lab/retry.sh 'rping -c -a {address} -C {ROUNDS} -V'");
+    let outcome = bench.a.ok_within(&client, LIMIT);
+    let (code, output) = ping.end(if outcome.is_ok() { LIMIT } else { Duration::ZERO });
+    outcome.map_err(|why| format!("{why}\neverywire ping said:\n{output}"))?;
+    if code == Some(0) { Ok(()) } else { Err(format!("everywire ping: exit {code:?}:\n{output}")) }
+}
