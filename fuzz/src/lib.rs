@@ -9,6 +9,9 @@ pub mod captures;
 mod generate;
 mod rng;
 
+// `cargo bolero` builds this crate's own (empty) test binary too, which must find the fuzzing engine to link.
+#[cfg(all(test, fuzzing))]
+use bolero as _;
 use std::path::PathBuf;
 
 use generate::Generator;
