@@ -8,6 +8,7 @@
 
 pub mod nqn;
 pub mod pdu;
+pub mod target;
 
 pub use nqn::{DISCOVERY_NQN, Nqn, NqnError};
 pub use pdu::status::Status;

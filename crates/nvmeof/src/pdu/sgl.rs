@@ -166,13 +166,18 @@ impl DataPointer {
         self.blocks().iter().rev().find(|block| block.invalidate).map(|block| block.key)
     }
 
-    /// Resolves the descriptor of a command whose capsule holds `extra` after the entry, for a controller that takes at
-    /// most `max_descriptors` (MSDBD) descriptors.
-    pub fn resolve(sgl: &Sgl, extra: &[u8], max_descriptors: u8) -> Result<Self, Status> {
+    /// Resolves the descriptor of a command whose capsule holds `extra` bytes after the entry, for a controller that
+    /// takes at most `max_descriptors` (MSDBD) descriptors. `load` copies from the capsule, at an offset after the entry.
+    pub fn resolve(
+        sgl: &Sgl,
+        extra: usize,
+        max_descriptors: u8,
+        load: impl FnOnce(usize, &mut [u8]),
+    ) -> Result<Self, Status> {
         match sgl.kind() {
             SglKind::Keyed(block) => Ok(Self::Keyed(block)),
             SglKind::InCapsule { offset, len } => {
-                let offset = in_capsule(offset, len, extra.len())?;
+                let offset = in_capsule(offset, len, extra)?;
                 Ok(Self::InCapsule { offset, len })
             }
             SglKind::LastSegment { offset, len } => {
@@ -182,14 +187,13 @@ impl DataPointer {
                 if len / 16 > u32::from(max_descriptors) {
                     return Err(Status::INVALID_NUMBER_OF_SGL_DESCRIPTORS.dnr());
                 }
-                let offset = in_capsule(offset, len, extra.len())?;
-                let blocks =
-                    extra[offset..offset + len as usize].chunks_exact(16).map(|raw| {
-                        match Sgl::get(raw).kind() {
-                            SglKind::Keyed(block) => Ok(block),
-                            _ => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr()),
-                        }
-                    });
+                let offset = in_capsule(offset, len, extra)?;
+                let mut segment = vec![0; len as usize];
+                load(offset, &mut segment);
+                let blocks = segment.chunks_exact(16).map(|raw| match Sgl::get(raw).kind() {
+                    SglKind::Keyed(block) => Ok(block),
+                    _ => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr()),
+                });
                 Ok(Self::KeyedList(blocks.collect::<Result<_, _>>()?))
             }
             SglKind::Other(_) => Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr()),
@@ -225,6 +229,11 @@ mod tests {
         std::array::from_fn(|i| u8::from_str_radix(&text[i * 2..i * 2 + 2], 16).expect("hex"))
     }
 
+    fn resolve(sgl: &Sgl, extra: &[u8], max_descriptors: u8) -> Result<DataPointer, Status> {
+        let load = |at: usize, into: &mut [u8]| into.copy_from_slice(&extra[at..at + into.len()]);
+        DataPointer::resolve(sgl, extra.len(), max_descriptors, load)
+    }
+
     #[test]
     fn a_linux_hosts_keyed_block() {
         // captures/nvme_rdma.pcap frame 4; tshark: address 0xff1100000602cc00, length 1024, key 0x11cc, subtype Fh.
@@ -249,9 +258,9 @@ mod tests {
         let extra = [0; 4096];
         let offset_invalid = Err(Status::SGL_OFFSET_INVALID.dnr());
         for (offset, len) in [(0, 4097), (1, 4096), (4096, 1), (u64::MAX, 1), (u64::MAX - 4095, 4096)] {
-            assert_eq!(DataPointer::resolve(&Sgl::in_capsule(offset, len), &extra, 1), offset_invalid);
+            assert_eq!(resolve(&Sgl::in_capsule(offset, len), &extra, 1), offset_invalid);
         }
-        let inside = DataPointer::resolve(&Sgl::in_capsule(512, 3584), &extra, 1);
+        let inside = resolve(&Sgl::in_capsule(512, 3584), &extra, 1);
         assert_eq!(inside, Ok(DataPointer::InCapsule { offset: 512, len: 3584 }));
     }
 
@@ -262,15 +271,15 @@ mod tests {
             .collect();
         let mut extra = [0; 512];
         assert_eq!(emit_segment(&blocks, &mut extra), Ok(256));
-        let data = DataPointer::resolve(&Sgl::last_segment(0, 256), &extra, 16).expect("valid");
+        let data = resolve(&Sgl::last_segment(0, 256), &extra, 16).expect("valid");
         assert_eq!((data.blocks(), data.len(), data.invalidate()), (&blocks[..], 8192, Some(3)));
-        let too_many = DataPointer::resolve(&Sgl::last_segment(0, 272), &extra, 16);
+        let too_many = resolve(&Sgl::last_segment(0, 272), &extra, 16);
         assert_eq!(too_many, Err(Status::INVALID_NUMBER_OF_SGL_DESCRIPTORS.dnr()));
-        let odd = DataPointer::resolve(&Sgl::last_segment(0, 24), &extra, 16);
+        let odd = resolve(&Sgl::last_segment(0, 24), &extra, 16);
         assert_eq!(odd, Err(Status::INVALID_SGL_SEGMENT_DESCRIPTOR.dnr()));
-        let past = DataPointer::resolve(&Sgl::last_segment(500, 32), &extra, 16);
+        let past = resolve(&Sgl::last_segment(500, 32), &extra, 16);
         assert_eq!(past, Err(Status::SGL_OFFSET_INVALID.dnr()));
-        let wrong_type = DataPointer::resolve(&Sgl::last_segment(256, 16), &extra, 16);
+        let wrong_type = resolve(&Sgl::last_segment(256, 16), &extra, 16);
         assert_eq!(wrong_type, Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr()));
     }
 }
