@@ -10,6 +10,7 @@ mod hidden_id;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::Bth;
 use crate::roce::{ICRC_LEN, ROCE_UDP_PORT};
 
 pub use hidden_id::{HiddenFields, HiddenId};
@@ -83,18 +84,10 @@ pub fn icrc_grh(grh: &[u8; GRH_LEN], bth_to_pad: &[u8]) -> u32 {
 /// and summing can share the cache. The bytes that were given must add up to the length that was announced.
 #[derive(Debug, Clone)]
 pub struct IcrcHasher {
-    crc: crc32fast::Hasher,
-    /// Masked network headers that wait to be summed together with the BTH: one call instead of two.
-    prefix: [u8; MAX_PREFIX],
-    prefix_len: usize,
+    crc: u32,
     /// Bytes from the BTH on that were given, counted until the masked byte is behind us.
     seen: usize,
 }
-
-const MAX_PREFIX: usize = IPV6_LEN + UDP_LEN;
-
-/// How much of the first piece is summed in one go with the network headers.
-const FIRST_GO: usize = 12;
 
 impl IcrcHasher {
     /// For RoCE v2 over IPv4. `payload_len` counts from the BTH to the end of the pad, without the ICRC.
@@ -103,13 +96,13 @@ impl IcrcHasher {
         let udp_len = (UDP_LEN + payload_len + ICRC_LEN) as u16;
         let [len0, len1] = (udp_len.wrapping_add(IPV4_LEN as u16)).to_be_bytes();
         let ([id0, id1], [f0, f1]) = (net.id.to_be_bytes(), net.flags_frag.to_be_bytes());
-        let mut prefix = [0; MAX_PREFIX];
+        let mut prefix = [0; IPV4_LEN + UDP_LEN];
         // TOS, TTL and header checksum as ones.
         prefix[..12].copy_from_slice(&[0x45, 0xff, len0, len1, id0, id1, f0, f1, 0xff, 17, 0xff, 0xff]);
         prefix[12..16].copy_from_slice(&net.src.octets());
         prefix[16..20].copy_from_slice(&net.dst.octets());
         prefix[20..28].copy_from_slice(&masked_udp(net.src_port, udp_len));
-        IcrcHasher::begin(prefix, IPV4_LEN + UDP_LEN)
+        IcrcHasher::begin(&prefix)
     }
 
     /// For RoCE v2 over IPv6. `payload_len` counts from the BTH to the end of the pad, without the ICRC.
@@ -117,83 +110,72 @@ impl IcrcHasher {
     pub fn v6(net: &IcrcV6, payload_len: usize) -> IcrcHasher {
         let udp_len = (UDP_LEN + payload_len + ICRC_LEN) as u16;
         let [len0, len1] = udp_len.to_be_bytes();
-        let mut prefix = [0; MAX_PREFIX];
+        let mut prefix = [0; IPV6_LEN + UDP_LEN];
         // Traffic class, flow label and hop limit as ones.
         prefix[..8].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff, len0, len1, 17, 0xff]);
         prefix[8..24].copy_from_slice(&net.src.octets());
         prefix[24..40].copy_from_slice(&net.dst.octets());
         prefix[40..48].copy_from_slice(&masked_udp(net.src_port, udp_len));
-        IcrcHasher::begin(prefix, IPV6_LEN + UDP_LEN)
+        IcrcHasher::begin(&prefix)
     }
 
     /// For RoCE v1: the Global Routing Header as it stands on the wire.
     #[inline]
     pub fn grh(grh: &[u8; GRH_LEN]) -> IcrcHasher {
-        let mut prefix = [0; MAX_PREFIX];
-        prefix[..GRH_LEN].copy_from_slice(grh);
+        let mut prefix = *grh;
         // Traffic class, flow label and hop limit as ones.
         prefix[0] |= 0x0f;
         prefix[1..4].fill(0xff);
         prefix[7] = 0xff;
-        IcrcHasher::begin(prefix, GRH_LEN)
+        IcrcHasher::begin(&prefix)
     }
 
     #[inline]
-    fn begin(prefix: [u8; MAX_PREFIX], prefix_len: usize) -> IcrcHasher {
-        IcrcHasher {
-            crc: crc32fast::Hasher::new_with_initial(CRC_OF_EIGHT_ONES),
-            prefix,
-            prefix_len,
-            seen: 0,
-        }
+    fn begin(masked_headers: &[u8]) -> IcrcHasher {
+        IcrcHasher { crc: crc32(CRC_OF_EIGHT_ONES, masked_headers), seen: 0 }
     }
 
     /// The next piece. Any split is right; it is fastest when the first piece has the whole BTH and no piece is tiny.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
-        if self.seen > BTH_MASKED_BYTE {
-            return self.crc.update(bytes);
-        }
-        self.update_first(bytes);
+        let rest = if self.seen > BTH_MASKED_BYTE { bytes } else { self.update_bth(bytes) };
+        self.crc = crc32(self.crc, rest);
     }
 
+    /// Takes bytes of the BTH, at least as far as its masked byte if they reach it, and returns the others.
     #[inline]
-    fn update_first(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        if self.seen == 0 {
-            // Network headers and the masked BTH in one buffer.
-            let take = bytes.len().min(FIRST_GO);
-            let mut head = [0; MAX_PREFIX + FIRST_GO];
-            head[..MAX_PREFIX].copy_from_slice(&self.prefix);
-            let end = self.prefix_len + take;
-            head[self.prefix_len..end].copy_from_slice(&bytes[..take]);
-            if take > BTH_MASKED_BYTE {
-                head[self.prefix_len + BTH_MASKED_BYTE] = 0xff;
-            }
-            self.crc.update(&head[..end]);
-            self.prefix_len = 0;
-            self.seen = take;
-            rest = &bytes[take..];
+    fn update_bth<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let (start, rest) = bytes.split_at(bytes.len().min(Bth::LEN));
+        let mut masked = [0; Bth::LEN];
+        let masked = &mut masked[..start.len()];
+        masked.copy_from_slice(start);
+        if let Some(byte) = masked.get_mut(BTH_MASKED_BYTE - self.seen) {
+            *byte = 0xff;
         }
-        if self.seen <= BTH_MASKED_BYTE && !rest.is_empty() {
-            // Pieces of less than five bytes: one at a time until the masked byte is behind us.
-            let take = rest.len().min(BTH_MASKED_BYTE + 1 - self.seen);
-            for b in &rest[..take] {
-                self.crc.update(&[if self.seen == BTH_MASKED_BYTE { 0xff } else { *b }]);
-                self.seen += 1;
-            }
-            rest = &rest[take..];
-        }
-        self.crc.update(rest);
+        self.crc = crc32(self.crc, masked);
+        self.seen += start.len();
+        rest
     }
 
     /// The ICRC; `to_le_bytes()` is what stands on the wire.
     #[inline]
-    pub fn finish(mut self) -> u32 {
-        // Not even an empty BTH was given: the headers still count.
-        self.crc.update(&self.prefix[..self.prefix_len]);
-        self.crc.finalize()
+    pub fn finish(self) -> u32 {
+        self.crc
     }
+}
+
+/// Below this, crc32fast goes byte by byte where it could take eight; above, it has vector instructions.
+const SHORT: usize = 128;
+
+/// Continues a finished CRC-32 over more bytes.
+#[inline]
+fn crc32(crc: u32, bytes: &[u8]) -> u32 {
+    if bytes.len() < SHORT {
+        return !gf2::shift_in(!crc, bytes);
+    }
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 #[inline]
