@@ -1,11 +1,22 @@
-//! Drivers: a verbs device on real UDP sockets or raw Ethernet.
+//! Drivers: a verbs device on real UDP sockets or raw Ethernet, and the raw baselines that speed is judged by.
+//!
+//! Start at [`Host`]: it opens a device by name (`rocev2:127.0.0.1`) and drives it, on a background thread
+//! ([`Host::spawn_thread`]), as a task beside protocol code ([`Host::run`], [`TokioRt`]) or only while the program polls.
+//! [`udp`] is the socket layer, [`raw`] the one on raw Ethernet, [`capture`] writes pcapng, [`baseline`] measures raw UDP.
+//! No protocol is in this crate, and no reliability: that is the transport's.
 
 pub mod baseline;
 pub mod capture;
+mod driver;
 pub mod error;
 pub mod raw;
 pub mod route;
+mod runtime;
 mod sockopt;
+mod spec;
 pub mod udp;
 
+pub use driver::{Host, OpenOptions, PossibleDevice, possible_devices};
 pub use error::OpenError;
+pub use runtime::{TokioRt, block_on};
+pub use spec::{DeviceSpec, WireKind, address};

@@ -244,7 +244,7 @@ impl RawPort {
     fn unreachable(&mut self, dst: IpAddr, paths: &mut Vec<PathEvent>) {
         self.counters.no_route += 1;
         let why = format!("no neighbour on {} answers for it", self.interface.name);
-        paths.push(PathEvent::Unreachable { dst, why });
+        paths.push(PathEvent::Unreachable { dst, errno: libc::EHOSTUNREACH, why });
     }
 
     /// Sends `self.frames`; false if the kernel takes no more now.

@@ -91,7 +91,9 @@ pub enum PathEvent {
     Unreachable {
         /// The destination.
         dst: IpAddr,
-        /// Why, in words.
+        /// The answer as an errno: ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EACCES ….
+        errno: i32,
+        /// The same in words.
         why: String,
     },
     /// The path to `dst` takes IP packets of at most `mtu` bytes.
@@ -197,6 +199,11 @@ impl UdpPort {
     /// What happened so far.
     pub fn counters(&self) -> PortCounters {
         PortCounters { truncated: self.recv.truncated, ..self.counters }
+    }
+
+    /// The socket that sends from port `src_port`.
+    pub fn sender(&self, src_port: u16) -> Option<BorrowedFd<'_>> {
+        socket_of(&self.main, &self.senders, src_port).map(AsFd::as_fd)
     }
 
     /// All sockets, to be watched for input, and for errors.
@@ -333,7 +340,8 @@ impl UdpPort {
                 }
                 *pending_errors = 0;
                 self.counters.no_route += 1;
-                paths.push(PathEvent::Unreachable { dst, why: format!("no route: {error}") });
+                let errno = error.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
+                paths.push(PathEvent::Unreachable { dst, errno, why: format!("no route: {error}") });
             }
             libc::EPERM | libc::EACCES => {
                 if self.counters.refused == 0 {
@@ -455,9 +463,10 @@ fn path_event(error: &PathError) -> Option<PathEvent> {
         (libc::EMSGSIZE, Some(mtu)) => Some(PathEvent::Mtu { dst, mtu }),
         (libc::ECONNREFUSED, _) => Some(PathEvent::Unreachable {
             dst,
+            errno: error.errno,
             why: format!("nothing listens on UDP port {ROCE_V2_PORT} of {dst} ({})", error.text()),
         }),
-        _ => Some(PathEvent::Unreachable { dst, why: error.text() }),
+        (errno, _) => Some(PathEvent::Unreachable { dst, errno, why: error.text() }),
     }
 }
 

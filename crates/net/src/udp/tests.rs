@@ -144,8 +144,8 @@ fn nobody_at_4791_is_reported_with_the_destination() {
     while paths.is_empty() && Instant::now() < until {
         a.drain_errors(&mut paths);
     }
-    let Some(PathEvent::Unreachable { dst, why }) = paths.first() else { panic!("{paths:?}") };
-    assert_eq!(*dst, nobody);
+    let Some(PathEvent::Unreachable { dst, errno, why }) = paths.first() else { panic!("{paths:?}") };
+    assert_eq!((*dst, *errno), (nobody, libc::ECONNREFUSED));
     assert!(why.contains("nothing listens on UDP port 4791") && why.contains("ICMP"), "{why}");
     // The error is out of the way: the next datagram leaves.
     let mut b = open(loopback());

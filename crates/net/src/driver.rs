@@ -1,0 +1,277 @@
+//! [`Host`]: one device on this host's network, and who drives it.
+//!
+//! Read first: the driving contract in `everywire_verbs::Drive`; then `engine.rs` (what a turn does), `shared.rs` (who is
+//! woken when), `thread.rs` and `task.rs` (how to sleep). After [`Host::open`] programs that poll drive the device
+//! themselves; [`Host::spawn_thread`] or [`Host::run`] adds a driver for those that wait.
+
+mod engine;
+mod shared;
+mod task;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod wire;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use everywire_verbs::{Device, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck, Mtu};
+
+use crate::capture::Capture;
+use crate::error::OpenError;
+use crate::raw::RawPort;
+use crate::route::{self, Interface};
+use crate::runtime::TokioRt;
+use crate::spec::{DeviceSpec, WireKind};
+use crate::udp::{PortCounters, PortOptions, UdpPort};
+
+use engine::Engine;
+pub(crate) use shared::{Mode, Patience, Shared};
+pub(crate) use thread::timespec;
+use wire::{Port, Wire};
+
+/// Source port of raw Ethernet devices' QP1, as Linux' own RoCE has it, and of the flows that are spread beside it.
+const RAW_SOURCE_PORTS: [u16; 8] = [55_410, 49_152, 50_411, 52_003, 54_117, 57_329, 60_901, 63_499];
+
+/// Most turns that a closing host takes to send what is left.
+const CLOSING_TURNS: usize = 16;
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Write every datagram to this pcapng file.
+    pub capture: Option<PathBuf>,
+    /// Largest path MTU to use; the interface's largest if `None`.
+    pub mtu: Option<Mtu>,
+    /// How sockets are made.
+    pub port: PortOptions,
+    /// Where the device's entropy comes from; the system if `None`.
+    pub seed: Option<u64>,
+    /// What the device may hold.
+    pub limits: DeviceLimits,
+    /// How strictly ICRCs are checked.
+    pub icrc_check: IcrcCheck,
+}
+
+/// One device on real sockets. The device is driven for as long as the host lives.
+#[derive(Debug)]
+pub struct Host {
+    device: Device,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    interface: Interface,
+}
+
+impl Host {
+    /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets) or `rocev2-raw:INTERFACE/ADDRESS`.
+    ///
+    /// # Errors
+    /// In words: a name that is none, an address that is not this host's, who owns the address if somebody does.
+    pub fn open(name: &str, options: &OpenOptions) -> Result<Host, OpenError> {
+        let spec = DeviceSpec::parse(name)?;
+        let (ip, scope_id) = (spec.ip, spec.scope_id);
+        let system = |step| move |source| OpenError::System { step, ip, source };
+        let interface = find_interface(&spec)?;
+        let seed = match options.seed {
+            Some(seed) => seed,
+            None => entropy().map_err(system("get entropy"))?,
+        };
+        let (port, source_ports) = match &spec.wire {
+            WireKind::Udp => {
+                let port = UdpPort::open(ip, scope_id, interface.index, &options.port, seed)?;
+                let ports = port.source_ports();
+                (Port::Udp(port), ports)
+            }
+            WireKind::Raw(interface) => {
+                let port = RawPort::open(interface, ip, scope_id, &options.port)?;
+                (Port::Raw(port), RAW_SOURCE_PORTS.to_vec())
+            }
+        };
+        let config = DeviceConfig {
+            name: name.to_owned(),
+            gids: vec![GidEntry { ip, scope_id, interface: Some(interface.name.clone()) }],
+            active_mtu: active_mtu(&interface, options.mtu)?,
+            limits: options.limits.clone(),
+            seed,
+            source_ports,
+            icrc_check: options.icrc_check,
+            ..DeviceConfig::default()
+        };
+        let capture = match &options.capture {
+            Some(path) => Some(
+                Capture::create(path, name)
+                    .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
+            ),
+            None => None,
+        };
+        let device = Device::new(config);
+        let engine = Engine::new(device.clone(), Wire { port, capture, local: ip })
+            .map_err(system("watch the sockets"))?;
+        let shared = Arc::new(Shared::new(engine).map_err(system("make an eventfd"))?);
+        device.install_progress(shared.clone());
+        INLINE_HOSTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&shared));
+        Ok(Host { device, shared, thread: Mutex::new(None), interface })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The interface it is on.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// What happened to datagrams at its sockets.
+    pub fn socket_counters(&self) -> PortCounters {
+        self.shared.lock().counters()
+    }
+
+    /// Starts a background thread that drives the device and sleeps when nothing happens.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the device has a driver; or no thread could be started.
+    pub fn spawn_thread(&self) -> io::Result<()> {
+        self.claim(Mode::Thread)?;
+        let shared = self.shared.clone();
+        let name = self.device.name().to_owned();
+        let thread = std::thread::Builder::new().name(format!("ew {name}")).spawn(move || {
+            if let Err(error) = thread::run(&shared) {
+                tracing::error!(device = name, %error, "the device's driver thread ends");
+            }
+        })?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    /// Leaves the driving to programs that poll, and to [`crate::block_on`]; this is how a host is opened.
+    pub fn inline_only(&self) {}
+
+    /// Makes the driver a task of this runtime, on whose thread everything then runs.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the device has a driver.
+    pub fn run(&self, runtime: &TokioRt) -> io::Result<()> {
+        self.claim(Mode::Task)?;
+        let shared = self.shared.clone();
+        let name = self.device.name().to_owned();
+        runtime.spawn_local(async move {
+            if let Err(error) = task::run(shared).await {
+                tracing::error!(device = name, %error, "the device's driver task ends");
+            }
+        });
+        Ok(())
+    }
+
+    fn claim(&self, mode: Mode) -> io::Result<()> {
+        self.shared.claim(mode).map_err(|other| {
+            let text = format!("{} is driven already ({other:?})", self.device.name());
+            io::Error::new(io::ErrorKind::AlreadyExists, text)
+        })
+    }
+}
+
+impl Drop for Host {
+    /// Sends what is left, then stops driving: objects of the device that live on make no progress any more.
+    fn drop(&mut self) {
+        self.shared.close();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            thread.thread().unpark();
+            // It ends at its next look at the mode; its panic, if any, was reported by its own thread.
+            let _ = thread.join();
+        }
+        let mut engine = self.shared.lock();
+        for _ in 0..CLOSING_TURNS {
+            if !self.shared.turn(&mut engine).more {
+                break;
+            }
+        }
+        engine.going_idle();
+        // The device holds `shared` (as its Progress), and the engine holds the device: end the circle.
+        engine.device = None;
+    }
+}
+
+/// Hosts of this process, for `block_on` to drive those that nobody else does.
+static INLINE_HOSTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// The hosts that only polling programs drive.
+pub(crate) fn inline_hosts() -> Vec<Arc<Shared>> {
+    let mut hosts = INLINE_HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
+    hosts.retain(|host| host.upgrade().is_some_and(|host| host.mode() != Mode::Closed));
+    hosts.iter().filter_map(Weak::upgrade).filter(|host| host.mode() == Mode::Inline).collect()
+}
+
+fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {
+    let ip = spec.ip;
+    let found = match &spec.wire {
+        WireKind::Raw(name) => route::interface(name).map(Some),
+        WireKind::Udp => route::interface_of(ip, spec.scope_id),
+    };
+    match found {
+        Ok(Some(interface)) => Ok(interface),
+        Ok(None) => Err(OpenError::NotOurs { ip, source: io::ErrorKind::AddrNotAvailable.into() }),
+        Err(source) => Err(OpenError::System { step: "find the interface", ip, source }),
+    }
+}
+
+/// The largest MTU that the interface takes, or the one asked for if it fits.
+fn active_mtu(interface: &Interface, asked: Option<Mtu>) -> Result<Mtu, OpenError> {
+    let most = Mtu::largest_in(interface.mtu)
+        .ok_or_else(|| OpenError::MtuTooSmall { interface: interface.name.clone(), mtu: interface.mtu })?;
+    match asked {
+        Some(asked) if asked.bytes() > most.bytes() => Err(OpenError::MtuTooLarge {
+            asked: asked.bytes(),
+            interface: interface.name.clone(),
+            mtu: interface.mtu,
+            most: most.bytes(),
+        }),
+        Some(asked) => Ok(asked),
+        None => Ok(most),
+    }
+}
+
+/// 64 bits from the system.
+pub(crate) fn entropy() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// An address that a device can have on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PossibleDevice {
+    /// Its name, for [`Host::open`].
+    pub name: String,
+    /// Its address.
+    pub ip: IpAddr,
+    /// The interface.
+    pub interface: Interface,
+    /// The path MTU that it would use; `None` if the interface is too small.
+    pub active_mtu: Option<Mtu>,
+}
+
+/// Every device that could be opened here on ordinary UDP sockets.
+///
+/// # Errors
+/// The kernel does not list its addresses.
+pub fn possible_devices() -> io::Result<Vec<PossibleDevice>> {
+    let mut found = Vec::new();
+    for address in route::addresses()? {
+        let interface = route::interface(&address.interface)?;
+        let name = match address.scope_id {
+            0 => format!("rocev2:{}", address.ip),
+            _ => format!("rocev2:{}%{}", address.ip, address.interface),
+        };
+        let active_mtu = Mtu::largest_in(interface.mtu);
+        found.push(PossibleDevice { name, ip: address.ip, interface, active_mtu });
+    }
+    Ok(found)
+}

@@ -1,0 +1,306 @@
+//! The engine: one turn receives a batch, feeds it to the device, drains the device and sends what it has.
+//!
+//! Read first: the driving contract in `everywire_verbs::Drive`. Whoever holds the engine's lock is the device's one driver:
+//! a background thread, a task, or a program that polls. The device's own lock is held for one batch at a time, never during
+//! a system call that sends.
+//!
+//! It does not sleep; see `sleep.rs`, `thread.rs` and `task.rs`.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use everywire_verbs::{Command, Datagram, Device, Drive, Route, RouteError, Transmit, Unreachable};
+use rustix::event::epoll;
+
+use super::wire::Wire;
+use crate::route;
+use crate::udp::{PathEvent, PortCounters, Received};
+
+/// Most transmits drained from the device before they are sent.
+const MAX_DRAIN: usize = 32;
+/// Most bytes drained from the device before they are sent, so that they are still in the cache then.
+const MAX_DRAIN_BYTES: usize = 192 * 1024;
+/// How soon to try again when the kernel is out of buffers, or a neighbour is being asked for.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Something was received, sent or timed out.
+    pub(crate) progress: bool,
+    /// There may be more at once.
+    pub(crate) more: bool,
+}
+
+/// A device and its sockets.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    /// `None` once the host is closed.
+    pub(crate) device: Option<Device>,
+    wire: Wire,
+    epoll: OwnedFd,
+    /// Transmits whose buffers are reused; `out[sent..filled]` wait to be sent.
+    out: Vec<Transmit>,
+    sent: usize,
+    filled: usize,
+    paths: Vec<PathEvent>,
+    commands: Vec<Command>,
+    /// When the device or the port wants a turn.
+    deadline: Option<Instant>,
+    /// Sends did not go out: the time to try again.
+    retry_at: Option<Instant>,
+    /// Whether the last turn left the device with more to send.
+    more_to_send: bool,
+    /// The source port whose socket is watched for room in its send buffer.
+    blocked_on: Option<u16>,
+    /// Whether the port takes trains.
+    trains: bool,
+}
+
+impl Engine {
+    /// The epoll descriptor watches all sockets, level-triggered.
+    pub(crate) fn new(device: Device, wire: Wire) -> io::Result<Engine> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut result = Ok(());
+        wire.for_each_fd(|fd| {
+            if let Err(error) = watch(epoll.as_fd(), fd) {
+                result = Err(error);
+            }
+        });
+        result?;
+        let trains = wire.takes_trains();
+        Ok(Engine {
+            device: Some(device),
+            wire,
+            epoll,
+            out: Vec::new(),
+            sent: 0,
+            filled: 0,
+            paths: Vec::new(),
+            commands: Vec::new(),
+            deadline: None,
+            retry_at: None,
+            more_to_send: false,
+            blocked_on: None,
+            trains,
+        })
+    }
+
+    /// Readable when a socket has something.
+    pub(crate) fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// When the next turn is due though nothing arrives.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match (self.deadline, self.retry_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> PortCounters {
+        self.wire.counters()
+    }
+
+    /// One turn: what the program has queued goes out first, then a batch comes in, then what that made goes out.
+    pub(crate) fn turn(&mut self, queued: bool) -> Turn {
+        let Some(device) = self.device.clone() else { return Turn::default() };
+        let mut progress = false;
+        if queued || self.more_to_send || self.sent < self.filled {
+            progress |= self.exchange(&device, false);
+        }
+        progress |= self.exchange(&device, true);
+        let more = self.more_to_send && self.sent == self.filled;
+        Turn { progress, more: progress || more || !self.paths.is_empty() }
+    }
+
+    /// Feeds the device (with a received batch if `receive`) and sends what it gives; whether anything happened.
+    fn exchange(&mut self, device: &Device, receive: bool) -> bool {
+        let mut lost = 0;
+        let mut drive: Option<Drive<'_>> = None;
+        let mut now = Instant::now();
+        let mut received_any = false;
+        if receive {
+            let local = self.wire.local;
+            self.wire.receive(&mut lost, &mut self.paths, |received| {
+                received_any = true;
+                let drive = drive.get_or_insert_with(|| {
+                    let drive = device.drive();
+                    now = Instant::now();
+                    drive
+                });
+                feed(drive, now, local, received);
+            });
+        }
+        let due = self.deadline().is_some_and(|deadline| deadline <= now);
+        if due && self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.wire.housekeeping(now, &mut self.paths);
+        }
+        let idle = drive.is_none() && receive && !due && self.paths.is_empty() && lost == 0;
+        if idle && !self.more_to_send && self.sent == self.filled {
+            return false;
+        }
+        let mut drive = drive.unwrap_or_else(|| {
+            let drive = device.drive();
+            now = Instant::now();
+            drive
+        });
+        if lost > 0 {
+            drive.dropped(lost);
+        }
+        for event in self.paths.drain(..) {
+            path_event(&mut drive, now, &event);
+        }
+        if due {
+            drive.handle_timeout(now);
+        }
+        self.drain(&mut drive, now);
+        drop(drive);
+        let sent = self.flush(now);
+        self.obey(device);
+        received_any || due || sent
+    }
+
+    /// Fills transmits until there are no more, or enough for one send.
+    fn drain(&mut self, drive: &mut Drive<'_>, now: Instant) {
+        let mut bytes = 0;
+        // What could not be sent goes first; what the device has besides is not known yet.
+        self.more_to_send = self.sent < self.filled;
+        if !self.more_to_send {
+            (self.sent, self.filled) = (0, 0);
+            loop {
+                if self.filled == MAX_DRAIN || bytes >= MAX_DRAIN_BYTES {
+                    self.more_to_send = true;
+                    break;
+                }
+                if self.filled == self.out.len() {
+                    self.out.push(if self.trains { Transmit::default() } else { Transmit::new(1) });
+                }
+                let slot = &mut self.out[self.filled];
+                if !drive.poll_transmit(now, slot) {
+                    break;
+                }
+                bytes += slot.buf.len();
+                self.filled += 1;
+            }
+        }
+        while let Some(command) = drive.poll_command() {
+            self.commands.push(command);
+        }
+        self.deadline = drive.poll_timeout();
+    }
+
+    /// Sends what waits; whether anything left.
+    fn flush(&mut self, now: Instant) -> bool {
+        if self.sent == self.filled {
+            return false;
+        }
+        let done = self.wire.send(now, &self.out[self.sent..self.filled], &mut self.paths);
+        self.sent += done;
+        let blocked = (self.sent < self.filled).then(|| self.out[self.sent].src_port);
+        if blocked.is_some() || self.wire.is_waiting() {
+            self.retry_at = Some(now + RETRY_AFTER);
+        }
+        if blocked != self.blocked_on {
+            self.watch_for_room(blocked);
+        }
+        done > 0
+    }
+
+    /// Has epoll tell when the socket of a source port has room again, and no other socket.
+    #[cold]
+    fn watch_for_room(&mut self, blocked: Option<u16>) {
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+        for (port, events) in [(self.blocked_on, epoll::EventFlags::IN), (blocked, both)] {
+            if let Some(fd) = port.and_then(|port| self.wire.sender(port)) {
+                let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(0), events);
+            }
+        }
+        self.blocked_on = blocked;
+    }
+
+    /// Carries commands out; answers may make more.
+    fn obey(&mut self, device: &Device) {
+        while let Some(command) = self.commands.pop() {
+            match command {
+                Command::ResolveRoute { token, dst, scope_id, src } => {
+                    let src = src.unwrap_or(self.wire.local);
+                    let answer = resolve(dst, src, scope_id);
+                    let mut drive = device.drive();
+                    let now = Instant::now();
+                    drive.resolved(now, token, answer);
+                    self.drain(&mut drive, now);
+                    drop(drive);
+                    self.flush(now);
+                }
+                Command::JoinGroup { group, .. } => match self.wire.join(group) {
+                    Ok(()) => self.watch_all(),
+                    Err(error) => tracing::warn!(%group, %error, "cannot join the multicast group"),
+                },
+                Command::LeaveGroup { group, .. } => self.wire.leave(group),
+            }
+        }
+    }
+
+    /// Watches sockets that are new; one that is watched already is left as it is.
+    fn watch_all(&self) {
+        self.wire.for_each_fd(|fd| {
+            let _ = watch(self.epoll.as_fd(), fd);
+        });
+    }
+
+    /// Nothing else to do: the moment for what can wait.
+    pub(crate) fn going_idle(&mut self) {
+        self.wire.flush_capture();
+    }
+}
+
+#[inline]
+fn feed(drive: &mut Drive<'_>, now: Instant, local: IpAddr, received: &Received<'_>) {
+    let dst = received.dst.unwrap_or(local);
+    for (index, bytes) in received.segments().enumerate() {
+        let ip_id = received.ip_id.map(|first| first.wrapping_add(index as u16));
+        let datagram =
+            Datagram { src: received.src, dst, tos: received.tos, ttl: received.ttl, ip_id, bytes };
+        drive.handle_datagram(now, datagram);
+    }
+}
+
+fn path_event(drive: &mut Drive<'_>, now: Instant, event: &PathEvent) {
+    match event {
+        PathEvent::Mtu { dst, mtu } => drive.unreachable(now, *dst, Unreachable::TooBig(*mtu)),
+        PathEvent::Unreachable { dst, errno, why } => {
+            tracing::debug!(%dst, why, "unreachable");
+            let what = match *errno {
+                libc::ECONNREFUSED => Unreachable::Port,
+                libc::ENETUNREACH => Unreachable::Network,
+                libc::EACCES | libc::EPERM => Unreachable::Prohibited,
+                _ => Unreachable::Host,
+            };
+            drive.unreachable(now, *dst, what);
+        }
+    }
+}
+
+fn resolve(dst: IpAddr, src: IpAddr, scope_id: u32) -> Result<Route, RouteError> {
+    match route::resolve(dst, Some(src), scope_id) {
+        Ok(path) => Ok(Route { src: path.src, scope_id: path.scope_id, mtu: path.mtu }),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RouteError::NoRoute,
+            Some(libc::EADDRNOTAVAIL) => RouteError::NotOurSource,
+            errno => RouteError::System(errno.unwrap_or(0)),
+        }),
+    }
+}
+
+/// Level-triggered: whoever wakes first takes what is there, and what is left wakes the next.
+fn watch(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
+    match epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,273 @@
+//! What the driver's users share: the engine behind its lock, and who must be woken when there is work.
+//!
+//! Three kinds of drivers meet here: a background thread, a task of a runtime, and programs that poll an empty completion
+//! queue (inline). Whoever gets the engine's lock drives; nobody ever waits for it while holding the device's lock, so
+//! any mix of them is free of deadlocks.
+//!
+//! Nothing is missed: whoever is about to sleep says so first, then looks for work once more; whoever makes work notes it
+//! first, then looks whether somebody sleeps.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use everywire_verbs::Progress;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::engine::{Engine, Turn};
+
+/// Who drives besides programs that poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    /// Nobody.
+    Inline = 0,
+    /// A background thread.
+    Thread = 1,
+    /// A task; programs that poll leave the driving to it.
+    Task = 2,
+    /// The host is closed.
+    Closed = 3,
+}
+
+/// Shared between a host, its driver and its device.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    engine: Mutex<Engine>,
+    mode: AtomicU8,
+    /// The device has work since a turn last began.
+    queued: AtomicBool,
+    /// How many drivers sleep and must be woken for work: the thread, the task, or calls of `block_on`.
+    sleepers: AtomicUsize,
+    /// Nanoseconds since `base` at which the sleepers wake by themselves.
+    wakes_at: AtomicU64,
+    base: Instant,
+    /// Wakes the background thread.
+    event: OwnedFd,
+    /// Wakes the task.
+    waker: Mutex<Option<Waker>>,
+    /// Turns that polling programs have driven.
+    inline_turns: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine) -> std::io::Result<Shared> {
+        Ok(Shared {
+            engine: Mutex::new(engine),
+            mode: AtomicU8::new(Mode::Inline as u8),
+            queued: AtomicBool::new(true),
+            sleepers: AtomicUsize::new(0),
+            wakes_at: AtomicU64::new(u64::MAX),
+            base: Instant::now(),
+            event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            waker: Mutex::new(None),
+            inline_turns: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        match self.mode.load(Ordering::Acquire) {
+            0 => Mode::Inline,
+            1 => Mode::Thread,
+            2 => Mode::Task,
+            _ => Mode::Closed,
+        }
+    }
+
+    /// Changes who drives, unless somebody has done so already.
+    pub(crate) fn claim(&self, mode: Mode) -> Result<(), Mode> {
+        match self.mode.compare_exchange(Mode::Inline as u8, mode as u8, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.mode()),
+        }
+    }
+
+    /// Ends all driving but that of whoever closes.
+    pub(crate) fn close(&self) {
+        self.mode.store(Mode::Closed as u8, Ordering::Release);
+        self.wake();
+    }
+
+    /// The engine, to drive it. A panic of an earlier driver does not take the sockets away.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// One turn of the engine.
+    pub(crate) fn turn(&self, engine: &mut Engine) -> Turn {
+        let queued = self.queued.swap(false, Ordering::SeqCst);
+        engine.turn(queued)
+    }
+
+    /// Whether the device has work.
+    pub(crate) fn has_work(&self) -> bool {
+        self.queued.load(Ordering::SeqCst)
+    }
+
+    /// Announces that the caller is about to sleep until `deadline`; false if there is work, and no sleeping then. Every true
+    /// wants one [`Shared::awake`].
+    pub(crate) fn fall_asleep(&self, deadline: Option<Instant>) -> bool {
+        let at = deadline.map_or(u64::MAX, |deadline| self.since_base(deadline));
+        self.wakes_at.store(at, Ordering::Relaxed);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if self.has_work() || self.mode() == Mode::Closed {
+            self.awake();
+            return false;
+        }
+        true
+    }
+
+    /// The caller sleeps no more.
+    pub(crate) fn awake(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Turns driven by polling programs so far.
+    pub(crate) fn inline_turns(&self) -> u64 {
+        self.inline_turns.load(Ordering::Relaxed)
+    }
+
+    /// Readable when the background thread should wake.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Makes the event unreadable again.
+    pub(crate) fn clear_event(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
+    }
+
+    /// What wakes the task.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        let mut slot = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *slot {
+            Some(known) => known.clone_from(waker),
+            None => *slot = Some(waker.clone()),
+        }
+    }
+
+    fn wake(&self) {
+        // The task, if there is one, and whatever waits for the event.
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        } else {
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn since_base(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.base).as_nanos() as u64
+    }
+}
+
+impl Progress for Shared {
+    fn kick(&self) {
+        // Work that was noted and not looked at has woken whoever slept.
+        if !self.queued.swap(true, Ordering::SeqCst) && self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.wake();
+        }
+    }
+
+    fn drive_inline(&self) -> bool {
+        match self.mode() {
+            Mode::Inline | Mode::Thread => {}
+            Mode::Task | Mode::Closed => return false,
+        }
+        let Some(mut engine) = self.try_lock() else { return false };
+        self.inline_turns.fetch_add(1, Ordering::Relaxed);
+        self.turn(&mut engine);
+        if self.sleepers.load(Ordering::Relaxed) > 0
+            && let Some(deadline) = engine.deadline()
+        {
+            // This program may poll no more, and the sleeper would sleep past the new deadline.
+            let at = self.since_base(deadline);
+            if self.wakes_at.fetch_min(at, Ordering::Relaxed) > at {
+                self.wake();
+            }
+        }
+        true
+    }
+}
+
+/// How long to spin before sleeping: as long as that has lately caught what came, not at all where it has not.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    budget: Duration,
+    since: Option<Instant>,
+}
+
+/// Longest spin.
+const MAX_SPIN: Duration = Duration::from_micros(50);
+/// A shorter spin is not worth its while.
+const MIN_SPIN: Duration = Duration::from_micros(5);
+
+impl Patience {
+    /// Something came: spin on for a while.
+    pub(crate) fn progress(&mut self) {
+        self.since = None;
+    }
+
+    /// Nothing came: whether to look again at once.
+    pub(crate) fn spin(&mut self, now: Instant) -> bool {
+        if self.budget.is_zero() {
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        if now - since < self.budget {
+            return true;
+        }
+        // In vain: half as long next time.
+        self.budget /= 2;
+        if self.budget < MIN_SPIN {
+            self.budget = Duration::ZERO;
+        }
+        self.since = None;
+        false
+    }
+
+    /// Woken after having slept for `slept`: a sleep so short was a spin that should have been.
+    pub(crate) fn woken(&mut self, slept: Duration) {
+        if slept < MAX_SPIN {
+            self.budget = MAX_SPIN;
+        }
+        self.since = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_grows_with_traffic_and_ends_without() {
+        let mut patience = Patience::default();
+        let start = Instant::now();
+        assert!(!patience.spin(start), "nothing has come yet");
+        patience.woken(Duration::from_millis(5));
+        assert!(!patience.spin(start), "a long sleep teaches nothing");
+        patience.woken(Duration::from_micros(20));
+        let mut now = start;
+        let mut spun = Duration::ZERO;
+        for _ in 0..100 {
+            while patience.spin(now) {
+                now += Duration::from_micros(1);
+                spun += Duration::from_micros(1);
+            }
+        }
+        assert!(spun >= MAX_SPIN && spun <= 2 * MAX_SPIN + Duration::from_micros(10), "{spun:?}");
+        assert!(!patience.spin(now));
+    }
+}

@@ -1,0 +1,119 @@
+//! The driver as a task on tokio's current-thread runtime: device, sessions and commands run to completion on one thread.
+//!
+//! The task takes turns with the others as long as there is work, spins briefly where that has lately paid, and sleeps in
+//! the runtime's epoll otherwise. Deadlines go through a timer descriptor, since tokio's own timers round to a millisecond.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use everywire_verbs::rt::yield_now;
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::shared::{Mode, Patience, Shared};
+use super::thread::timespec;
+
+/// Runs until the host is closed.
+pub(crate) async fn run(shared: Arc<Shared>) -> io::Result<()> {
+    let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let sockets = shared.lock().epoll().try_clone_to_owned()?;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    for fd in [sockets.as_fd(), timer.as_fd()] {
+        epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    // SAFETY: the AsyncFd owns the descriptor and nothing else closes it, so it stays open for as long as it is registered.
+    let all = unsafe { AsyncFd::register(all) }?;
+    let mut alarm = Alarm { timer, set: None };
+    let mut patience = Patience::default();
+    poll_fn(|cx| {
+        shared.set_waker(cx.waker());
+        Poll::Ready(())
+    })
+    .await;
+    while shared.mode() == Mode::Task {
+        let (turn, deadline) = {
+            let mut engine = shared.lock();
+            let turn = shared.turn(&mut engine);
+            if !turn.more {
+                engine.going_idle();
+            }
+            (turn, engine.deadline())
+        };
+        if turn.progress {
+            patience.progress();
+        }
+        if turn.more || patience.spin(Instant::now()) {
+            yield_now().await;
+            continue;
+        }
+        alarm.set(deadline)?;
+        let before = Instant::now();
+        sleep(&shared, &all, deadline).await?;
+        patience.woken(before.elapsed());
+    }
+    Ok(())
+}
+
+/// Waits for a socket, the timer or a kick.
+async fn sleep(shared: &Shared, all: &AsyncFd<OwnedFd>, deadline: Option<Instant>) -> io::Result<()> {
+    let mut asleep = false;
+    poll_fn(|cx| {
+        shared.set_waker(cx.waker());
+        if asleep {
+            shared.awake();
+            asleep = false;
+        }
+        let ready = match all.poll_read_ready(cx) {
+            Poll::Ready(Ok(mut ready)) => {
+                // Whatever is readable is drained by the turns that follow; what comes meanwhile is a new event.
+                ready.clear_ready();
+                Some(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Some(Err(error)),
+            Poll::Pending => None,
+        };
+        match ready {
+            Some(result) => Poll::Ready(result),
+            None if shared.fall_asleep(deadline) => {
+                asleep = true;
+                Poll::Pending
+            }
+            None => Poll::Ready(Ok(())),
+        }
+    })
+    .await
+}
+
+/// A timer descriptor that is set again only when the deadline moves to an earlier time, or has passed.
+struct Alarm {
+    timer: OwnedFd,
+    set: Option<Instant>,
+}
+
+impl Alarm {
+    fn set(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        let now = Instant::now();
+        if self.set.is_some_and(|set| set <= now) {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.timer, &mut count);
+            self.set = None;
+        }
+        let Some(deadline) = deadline else { return Ok(()) };
+        // An alarm that is too early does no harm: the turn finds nothing due, and sets the next.
+        if self.set.is_some_and(|set| set <= deadline) {
+            return Ok(());
+        }
+        let after = deadline.saturating_duration_since(now).max(Duration::from_nanos(1));
+        let value = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(after) };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value)?;
+        self.set = Some(deadline);
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Either kind of port, and the capture beside it: all that the engine knows of the network.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use everywire_verbs::Transmit;
+use smallvec::SmallVec;
+
+use crate::capture::{self, Capture};
+use crate::raw::RawPort;
+use crate::udp::{MAX_SEND_BATCH, Outgoing, PathEvent, PortCounters, Received, UdpPort};
+
+/// A port of one of the kinds.
+#[derive(Debug)]
+pub(crate) enum Port {
+    Udp(UdpPort),
+    Raw(RawPort),
+}
+
+/// A device's way to the network.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) port: Port,
+    pub(crate) capture: Option<Capture>,
+    /// The device's address.
+    pub(crate) local: IpAddr,
+}
+
+impl Wire {
+    /// Receives one batch and hands over its pieces; returns whether there may be more.
+    pub(crate) fn receive(
+        &mut self,
+        lost: &mut u64,
+        paths: &mut Vec<PathEvent>,
+        mut each: impl FnMut(&Received<'_>),
+    ) -> bool {
+        let Wire { port, capture, local } = self;
+        match port {
+            Port::Udp(port) => port.receive(lost, paths, |received| {
+                if let Some(capture) = capture {
+                    capture_received(capture, *local, &received);
+                }
+                each(&received);
+            }),
+            Port::Raw(port) => port.receive(lost, capture.as_mut(), |received| each(&received)),
+        }
+    }
+
+    /// Sends `items` in order; returns how many are done with.
+    pub(crate) fn send(&mut self, now: Instant, items: &[Transmit], paths: &mut Vec<PathEvent>) -> usize {
+        let mut done = 0;
+        while done < items.len() {
+            let batch = &items[done..items.len().min(done + MAX_SEND_BATCH)];
+            let outgoing: SmallVec<[Outgoing<'_>; MAX_SEND_BATCH]> = batch.iter().map(outgoing).collect();
+            let sent = match &mut self.port {
+                Port::Udp(port) => port.send(&outgoing, paths),
+                Port::Raw(port) => port.send(now, &outgoing, self.capture.as_mut(), paths),
+            };
+            if let (Port::Udp(_), Some(capture)) = (&self.port, &mut self.capture) {
+                batch[..sent].iter().for_each(|item| capture_sent(capture, item));
+            }
+            done += sent;
+            if sent < batch.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Work of the port's own: errors that came back, datagrams that waited for a neighbour.
+    pub(crate) fn housekeeping(&mut self, now: Instant, paths: &mut Vec<PathEvent>) {
+        match &mut self.port {
+            Port::Udp(port) => port.drain_errors(paths),
+            Port::Raw(port) => port.send_waiting(now, self.capture.as_mut(), paths),
+        }
+    }
+
+    /// Whether the port must be looked at again soon though no descriptor will tell.
+    pub(crate) fn is_waiting(&self) -> bool {
+        match &self.port {
+            Port::Udp(_) => false,
+            Port::Raw(port) => port.is_waiting(),
+        }
+    }
+
+    /// Whether several datagrams can be sent as one piece.
+    pub(crate) fn takes_trains(&self) -> bool {
+        match &self.port {
+            Port::Udp(port) => port.has_gso(),
+            Port::Raw(_) => true,
+        }
+    }
+
+    pub(crate) fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        match &mut self.port {
+            Port::Udp(port) => port.join(group),
+            Port::Raw(port) => port.join(group),
+        }
+    }
+
+    pub(crate) fn leave(&mut self, group: IpAddr) {
+        match &mut self.port {
+            Port::Udp(port) => port.leave(group),
+            Port::Raw(port) => port.leave(group),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> PortCounters {
+        match &self.port {
+            Port::Udp(port) => port.counters(),
+            Port::Raw(port) => port.counters(),
+        }
+    }
+
+    pub(crate) fn for_each_fd(&self, each: impl FnMut(BorrowedFd<'_>)) {
+        match &self.port {
+            Port::Udp(port) => port.fds().for_each(each),
+            Port::Raw(port) => port.fds().for_each(each),
+        }
+    }
+
+    /// The socket that sends from this port.
+    pub(crate) fn sender(&self, src_port: u16) -> Option<BorrowedFd<'_>> {
+        match &self.port {
+            Port::Udp(port) => port.sender(src_port),
+            Port::Raw(port) => port.fds().next(),
+        }
+    }
+
+    pub(crate) fn flush_capture(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+    }
+}
+
+fn outgoing(item: &Transmit) -> Outgoing<'_> {
+    Outgoing {
+        src_port: item.src_port,
+        dst: item.dst,
+        tos: item.traffic_class,
+        ttl: item.hop_limit,
+        segment: item.segment,
+        bytes: &item.buf,
+    }
+}
+
+#[cold]
+fn capture_received(capture: &mut Capture, local: IpAddr, received: &Received<'_>) {
+    for payload in received.segments() {
+        capture.received(&capture::Datagram {
+            src: received.src,
+            dst: (received.dst.unwrap_or(local), crate::udp::ROCE_V2_PORT).into(),
+            tos: received.tos,
+            ttl: received.ttl,
+            payload,
+        });
+    }
+}
+
+#[cold]
+fn capture_sent(capture: &mut Capture, item: &Transmit) {
+    for (id, payload) in item.segments().enumerate() {
+        let datagram = capture::Datagram {
+            src: (item.src, item.src_port).into(),
+            dst: item.dst,
+            tos: item.traffic_class,
+            ttl: item.hop_limit,
+            payload,
+        };
+        capture.sent(&datagram, id as u16);
+    }
+}

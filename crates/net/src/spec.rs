@@ -1,0 +1,160 @@
+//! Device names: `rocev2:ADDRESS` and `rocev2-raw:INTERFACE/ADDRESS`.
+//!
+//! ADDRESS is an IPv4 or IPv6 address of this host, without port; a link-local one names its interface (`fe80::1%eth0`).
+//! What is wrong with a name is said in words, with the addresses that an interface has where one was named instead.
+
+use std::net::IpAddr;
+
+use crate::error::OpenError;
+use crate::route;
+use crate::udp::{check_device_address, needs_scope};
+
+/// A device name, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// How it reaches the wire.
+    pub wire: WireKind,
+    /// Its address.
+    pub ip: IpAddr,
+    /// Interface index of a link-local address, else 0.
+    pub scope_id: u32,
+}
+
+/// How a device reaches the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireKind {
+    /// RoCE v2 on ordinary UDP sockets.
+    Udp,
+    /// RoCE v2 on raw Ethernet, through this interface.
+    Raw(String),
+}
+
+impl DeviceSpec {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// [`OpenError::Name`] or [`OpenError::Address`], saying what is wrong.
+    pub fn parse(name: &str) -> Result<DeviceSpec, OpenError> {
+        let bad = |why: String| OpenError::Name { name: name.to_owned(), why };
+        let Some((wire, rest)) = name.split_once(':') else {
+            return Err(bad(match address(name) {
+                Ok(_) => format!("the wire is missing; did you mean rocev2:{name}?"),
+                Err(_) => "a device name begins with its wire and a colon".to_owned(),
+            }));
+        };
+        let (wire, text) = match wire {
+            "rocev2" => (WireKind::Udp, rest),
+            "rocev2-raw" => match rest.split_once('/') {
+                Some((interface, text)) if !interface.is_empty() => {
+                    (WireKind::Raw(interface.to_owned()), text)
+                }
+                _ => return Err(bad("INTERFACE/ADDRESS is needed after rocev2-raw:".to_owned())),
+            },
+            "rocev1" | "iwarp" | "ib" => {
+                return Err(bad(format!("the wire {wire} is not part of this version")));
+            }
+            _ => match address(name) {
+                Ok(_) => return Err(bad(format!("the wire is missing; did you mean rocev2:{name}?"))),
+                Err(_) => return Err(bad(format!("there is no wire named {wire:?}"))),
+            },
+        };
+        let (ip, mut scope_id) = address(text).map_err(bad)?;
+        check_device_address(ip).map_err(|why| OpenError::Address { ip, why: why.to_owned() })?;
+        if let (WireKind::Raw(interface), true, 0) = (&wire, needs_scope(ip), scope_id) {
+            scope_id = route::interface(interface).map_err(|error| bad(error.to_string()))?.index;
+        }
+        if needs_scope(ip) && scope_id == 0 {
+            return Err(OpenError::Address {
+                ip,
+                why: format!("a link-local address means nothing without its interface: {ip}%eth0, say"),
+            });
+        }
+        Ok(DeviceSpec { wire, ip, scope_id })
+    }
+}
+
+/// An address with an optional interface, in brackets or not.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn address(text: &str) -> Result<(IpAddr, u32), String> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let (ip, scope) = match bare.split_once('%') {
+        Some((ip, scope)) => (ip, Some(scope)),
+        None => (bare, None),
+    };
+    let parsed: IpAddr = ip.parse().map_err(|_| not_an_address(text))?;
+    let scope_id = match scope {
+        None => 0,
+        Some(name) => match name.parse::<u32>() {
+            Ok(index) => index,
+            Err(_) => route::interface(name).map_err(|error| error.to_string())?.index,
+        },
+    };
+    Ok((parsed, if needs_scope(parsed) { scope_id } else { 0 }))
+}
+
+fn not_an_address(text: &str) -> String {
+    let of_interface: Vec<String> = route::addresses()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|address| address.interface == text)
+        .map(|address| match address.scope_id {
+            0 => address.ip.to_string(),
+            _ => format!("{}%{}", address.ip, address.interface),
+        })
+        .collect();
+    if of_interface.is_empty() {
+        format!("{text:?} is not an IPv4 or IPv6 address (without port)")
+    } else {
+        format!("{text:?} is an interface; name one of its addresses: {}", of_interface.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str) -> DeviceSpec {
+        DeviceSpec::parse(name).unwrap()
+    }
+
+    fn error(name: &str) -> String {
+        DeviceSpec::parse(name).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn good_names() {
+        let v4 = spec("rocev2:127.0.0.1");
+        assert_eq!((v4.wire, v4.ip, v4.scope_id), (WireKind::Udp, [127, 0, 0, 1].into(), 0));
+        assert_eq!(spec("rocev2:::1").ip, std::net::Ipv6Addr::LOCALHOST);
+        assert_eq!(spec("rocev2:[::1]").ip, std::net::Ipv6Addr::LOCALHOST);
+        let index = route::interface("lo").unwrap().index;
+        assert_eq!(spec("rocev2:fe80::1%lo").scope_id, index);
+        assert_eq!(spec(&format!("rocev2:fe80::1%{index}")).scope_id, index);
+        let raw = spec("rocev2-raw:lo/127.0.0.1");
+        assert_eq!((raw.wire, raw.ip), (WireKind::Raw("lo".into()), [127, 0, 0, 1].into()));
+        assert_eq!(spec("rocev2-raw:lo/fe80::1").scope_id, index);
+    }
+
+    #[test]
+    fn bad_names_say_what_to_do() {
+        for (name, says) in [
+            ("127.0.0.1", "did you mean rocev2:127.0.0.1?"),
+            ("::1", "did you mean rocev2:::1?"),
+            ("rocev2", "begins with its wire"),
+            ("rocev3:1.2.3.4", "no wire named \"rocev3\""),
+            ("iwarp:1.2.3.4", "not part of this version"),
+            ("rocev2:lo", "is an interface; name one of its addresses: 127.0.0.1"),
+            ("rocev2:1.2.3.4:4791", "not an IPv4 or IPv6 address (without port)"),
+            ("rocev2:0.0.0.0", "wildcard"),
+            ("rocev2:224.0.0.1", "multicast"),
+            ("rocev2:::ffff:1.2.3.4", "give it as IPv4"),
+            ("rocev2:fe80::1", "without its interface"),
+            ("rocev2:fe80::1%nosuch0", "no interface is named"),
+            ("rocev2-raw:1.2.3.4", "INTERFACE/ADDRESS"),
+        ] {
+            assert!(error(name).contains(says), "{name}: {}", error(name));
+        }
+    }
+}
