@@ -79,6 +79,7 @@ impl Pd {
             caps: init.caps,
             sq_sig_all: init.sq_sig_all,
             pkey: PKey::DEFAULT,
+            port_mtu: device.config().active_mtu,
         };
         let made = device.lock().qps.insert(config);
         let max = device.limits().max_qp;

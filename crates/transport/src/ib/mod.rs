@@ -26,3 +26,6 @@ pub use path::Path;
 pub use qp::Qp;
 pub use qp_state::{AttrMask, ModifyError};
 pub use wr::{Completion, PostError, RecvWr, Remote, SendOp, SendWr, UdDest, WcOpcode, WcStatus};
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -176,7 +176,13 @@ impl Requester {
 
     /// Everything before `upto` has been received by the peer. Stops at a READ or atomic whose answer is missing;
     /// false then (an implied NAK, IBTA §9.7.5.1.1).
-    pub(super) fn advance<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, now: Instant, upto: Psn) -> bool {
+    pub(super) fn advance<E: QpEnv>(
+        &mut self,
+        sh: &mut Shared,
+        env: &mut E,
+        now: Instant,
+        upto: Psn,
+    ) -> bool {
         let before = self.una;
         let mut complete = true;
         while self.una.before(upto) {
@@ -258,7 +264,13 @@ impl Requester {
     }
 
     /// Ends the first work request in error; the queue pair follows with ERR or SQE.
-    pub(super) fn fail_front<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, status: WcStatus, vendor_err: u32) {
+    pub(super) fn fail_front<E: QpEnv>(
+        &mut self,
+        sh: &mut Shared,
+        env: &mut E,
+        status: WcStatus,
+        vendor_err: u32,
+    ) {
         env.count(Counter::ReqCqeError, 1);
         match status {
             WcStatus::RetryExcErr => env.count(Counter::RetryExceededErr, 1),
@@ -367,8 +379,10 @@ impl Requester {
         self.gap_seen = None;
         self.blocked_until = None;
         self.overdraft = false;
-        env.window(sh.path.dst).forget(sh.qpn());
-        env.read_window().forget(sh.qpn());
+        if sh.is_rc() && sh.attr.path.is_some() {
+            env.window(sh.path.dst).forget(sh.qpn());
+            env.read_window().forget(sh.qpn());
+        }
         // Whatever answers still come belong to nothing.
         (self.una, self.next_psn) = (self.sent_end, self.sent_end);
     }
