@@ -218,7 +218,7 @@ impl State {
         self.core.trash.regions.extend(regions);
     }
 
-    /// Runs an operation on the queue pair in `slot` and draws its consequences.
+    /// Runs an operation on the queue pair in `slot`, which may have something to send after it.
     #[inline]
     pub(crate) fn with_slot<T>(
         &mut self,
@@ -231,14 +231,19 @@ impl State {
         Some(result)
     }
 
-    /// Runs an operation on a queue pair by number.
+    /// Runs an operation on a queue pair by number; `poll` if it can make something to send.
+    #[inline]
     pub(crate) fn with_qp<T>(
         &mut self,
         qpn: Qpn,
+        poll: bool,
         run: impl FnOnce(&mut ib::Qp, &mut Core) -> T,
     ) -> Option<T> {
         let slot = self.qps.slot(qpn)?;
-        self.with_slot(slot, run)
+        let entry = self.qps.at(slot)?;
+        let result = run(&mut entry.qp, &mut self.core);
+        self.settle(slot, poll);
+        Some(result)
     }
 
     /// Changes a queue pair's attributes.
@@ -288,9 +293,9 @@ impl State {
             let newly = poll && !entry.ready;
             entry.ready |= poll;
             self.timers.set(slot, deadline);
+            self.work |= poll; // also if it waits for its turn already: the driver may have gone without giving it
             if newly {
                 self.ready.push_back(slot);
-                self.work = true;
             }
         }
         self.wake_waiters();
