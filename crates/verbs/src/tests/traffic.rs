@@ -370,7 +370,7 @@ fn a_device_talks_to_itself_over_the_wire() {
     net.settle();
     assert_eq!(brief(&a), [(1, Success, WcOpcode::RdmaWrite)]);
     assert!(b.bytes(5, data.len()) == data);
-    assert!(net.delivered > 70, "as packets, like any other: {}", net.delivered);
+    assert!(net.delivered >= 70, "as packets, like any other: {}", net.delivered);
     // And one queue pair with itself.
     let me = Side::new(&device, QpType::Rc);
     connect(&me.qp, &me.qp);
@@ -430,12 +430,27 @@ fn a_destroyed_queue_pair_says_nothing_more() {
 }
 
 #[test]
+fn what_was_taken_is_acknowledged_even_if_its_taker_goes() {
+    let (mut net, a, b) = connected(QpType::Rc);
+    let Side { qp, cq, mr, .. } = b;
+    qp.post_recv(RecvWr::new(1, [mr.sge(..4096)])).unwrap();
+    a.qp.post_send(send(2, a.mr.sge(..100))).unwrap();
+    net.drain();
+    while net.deliver_one() {}
+    let mut out = Vec::new();
+    assert_eq!(cq.poll(&mut out, 1), Ok(1), "it has the message, and goes before the driver comes by again");
+    drop(qp);
+    net.run_now();
+    assert_eq!(brief(&a), [(2, Success, WcOpcode::Send)]);
+}
+
+#[test]
 fn loss_duplication_and_reordering_are_survived() {
     let (mut net, a, b) = connected(QpType::Rc);
-    let mut count = 0u32;
+    let mut seed = 1u64;
     net.filter(move |_| {
-        count += 1;
-        if count % 7 == 3 { Verdict::Drop } else { Verdict::Pass }
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        if (seed >> 33).is_multiple_of(10) { Verdict::Drop } else { Verdict::Pass }
     });
     let data = counting(200_000, 8);
     a.fill(0, &data);
@@ -482,8 +497,7 @@ fn same_seeds_send_the_same_bytes() {
             .unwrap();
         net.settle();
         assert_eq!(a.completions().len(), 2);
-        let bytes = log.borrow().clone();
-        bytes
+        log.take()
     };
     let first = run();
     assert!(first.len() > 10 && first == run());

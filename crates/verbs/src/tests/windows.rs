@@ -27,8 +27,8 @@ fn bind(net: &mut Net, b: &Side, window: &MemoryWindow, offset: usize, length: u
 fn every_way_to_end_a_window_ends_it() {
     type End = fn(&mut Net, &Side, &Side, &MemoryWindow, RKey);
     let ways: [(WindowType, End); 5] = [
-        (WindowType::Type1, |net, _, b, window, _| drop(bind(net, b, window, 0, 64))),
-        (WindowType::Type1, |net, _, b, window, _| drop(bind(net, b, window, 0, 0))),
+        (WindowType::Type1, |net, _, b, window, _| _ = bind(net, b, window, 0, 64)),
+        (WindowType::Type1, |net, _, b, window, _| _ = bind(net, b, window, 0, 0)),
         (WindowType::Type2, |net, _, b, _, key| {
             b.qp.post_send(SendWr::new(901, SendOp::LocalInv(key))).unwrap();
             net.settle();
