@@ -11,6 +11,7 @@ use everywire_transport::ib::path::source_port_for_flow_label;
 use everywire_transport::ib::{Path, UdDest};
 use everywire_wire::{Mtu, QKey, Qpn};
 
+use crate::config::DeviceConfig;
 use crate::device::Device;
 use crate::error::{ErrorKind, VerbsError};
 use crate::pd::Pd;
@@ -119,7 +120,14 @@ impl Pd {
 impl Device {
     /// One of the driver's source ports, by flow label: equal labels give equal ports. Label 0 gives the first.
     pub(crate) fn source_port(&self, flow_label: u32) -> u16 {
-        let ports = &self.config().source_ports;
+        self.config().source_port(flow_label)
+    }
+}
+
+impl DeviceConfig {
+    /// One of the driver's source ports, by flow label: equal labels give equal ports. Label 0 gives the first.
+    pub(crate) fn source_port(&self, flow_label: u32) -> u16 {
+        let ports = &self.source_ports;
         let index = if flow_label == 0 {
             0
         } else {

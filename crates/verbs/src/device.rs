@@ -18,7 +18,7 @@ use crate::events::AsyncEvents;
 use crate::state::{State, settle_config};
 
 /// Exponent of the local ACK delay the device reports: 4.096 µs · 2^15 is 134 ms, as Linux's rxe.
-const LOCAL_ACK_DELAY: u8 = 15;
+pub(crate) const LOCAL_ACK_DELAY: u8 = 15;
 
 /// How a device makes its driver run. The driver installs it; it must not hold the [`Device`] strongly for ever, or
 /// neither is freed.

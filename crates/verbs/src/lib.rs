@@ -29,15 +29,17 @@ pub mod rt;
 mod srq;
 mod state;
 mod table;
-#[cfg(test)]
-mod test_support;
-#[cfg(test)]
-mod tests;
 mod timer;
 mod waker;
 mod windows;
 
 pub use ah::{Ah, AhAttr};
+pub use cm_id::{
+    ACCEPT_PRIVATE_DATA, Accepting, CONNECT_PRIVATE_DATA, Closed, CmError, CmErrorKind, CmStep, ConnParam,
+    ConnectOptions, ConnectRequest, Connecting, Connection, DatagramService, DisconnectReason, ListenOptions,
+    Listener, NextRequest, NextResolve, REJECT_PRIVATE_DATA, RESOLVE_PRIVATE_DATA, RESOLVED_PRIVATE_DATA,
+    ResolveOptions, ResolveRequest, Rested, UdListener,
+};
 pub use config::{
     AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck, MAX_CQE,
     MAX_QPS, MAX_REGISTRATION, PortAttr, PortState,
@@ -55,9 +57,11 @@ pub use qp::{Qp, QpInit};
 pub use route::{Command, MAX_PENDING_ROUTES, Route, RouteError, RouteToken};
 pub use srq::{Srq, SrqInit};
 
+pub use everywire_transport::cm::ib::CmCounters;
 pub use everywire_transport::ib::{
     Completion, Counter, CqId, Path, PostError, QpAttr, QpCaps, QpEvent, QpState, QpType, RecvWr, Remote,
     SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
 };
 pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};
+pub use everywire_wire::cm::{RejReason, SidrStatus};
 pub use everywire_wire::{Gid, Guid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};

@@ -21,11 +21,11 @@ pub const MESSAGE_LEN: usize = 232;
 
 /// What the "message MRAed" and "message REJected" fields name (IBTA §12.6.6, §12.6.7).
 pub mod about {
-    /// A connection request.
+    /// A connection request (or, in a REJ, a SIDR_REQ is not meant: those have their own reply).
     pub const REQ: u8 = 0;
     /// A connection reply.
     pub const REP: u8 = 1;
-    /// In an MRA a LAP; in a REJ no particular message.
+    /// In an MRA: a LAP. In a REJ: some other message.
     pub const OTHER: u8 = 2;
 }
 

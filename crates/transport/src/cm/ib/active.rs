@@ -36,7 +36,7 @@ impl Cm {
             pkey: p.pkey,
             max_rd_atomic: p.initiator_depth,
             max_dest_rd_atomic: p.responder_resources,
-            ack_timeout: self.config.local_ack_timeout(),
+            ack_timeout: self.config.request_ack_timeout(p),
             retry_count: p.retry_count.min(7),
             rnr_retry_count: p.rnr_retry_count.min(7),
             flow_label: p.flow_label & 0xf_ffff,
@@ -112,7 +112,6 @@ impl Cm {
         }
         self.conns.learn_remote(id, rep.local_comm_id, rep.local_qpn);
         let limit = self.config.max_responder_resources;
-        let life_time = self.config.packet_life_time;
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.last = None;
         conn.mras = 0;
@@ -122,7 +121,7 @@ impl Cm {
         // A careless peer takes more than was offered: serve it as far as the adapter can.
         p.max_dest_rd_atomic = p.max_dest_rd_atomic.max(rep.initiator_depth.min(limit));
         p.rnr_retry_count = rep.rnr_retry_count;
-        p.ack_timeout = ack_timeout(rep.target_ack_delay, life_time);
+        p.ack_timeout = ack_timeout(rep.target_ack_delay, p.ack_timeout.saturating_sub(1));
         let reply = Reply {
             id,
             params: *p,

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use everywire_wire::{Guid, Mtu};
 
+use super::types::ConnectParams;
+
 /// Services that can be listened on at once.
 pub const MAX_LISTENERS: usize = 1024;
 /// Connections of any state but time-wait.
@@ -97,6 +99,11 @@ impl CmConfig {
     /// IBTA §12.7.34, rounded as Linux does (19 for a packet life time of 18 and an ACK delay of 15).
     pub fn local_ack_timeout(&self) -> u8 {
         ack_timeout(self.ack_delay, self.packet_life_time)
+    }
+
+    /// The primary local ACK timeout of one REQ.
+    pub(super) fn request_ack_timeout(&self, p: &ConnectParams) -> u8 {
+        p.ack_timeout.unwrap_or_else(|| self.local_ack_timeout()).min(31)
     }
 
     /// The time between two transmissions of a MAD when the peer answers within `response_timeout`.

@@ -76,7 +76,7 @@ pub(super) fn req(config: &CmConfig, id: CommId, tid: u64, p: &ConnectParams, ps
         flow_label: p.flow_label & 0xf_ffff,
         traffic_class: p.traffic_class,
         hop_limit: p.hop_limit,
-        local_ack_timeout: config.local_ack_timeout(),
+        local_ack_timeout: config.request_ack_timeout(p),
         ..ReqPath::default()
     };
     let message = Req {

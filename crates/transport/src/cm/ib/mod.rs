@@ -119,6 +119,11 @@ impl Cm {
         self.conns.get(id).map(|conn| conn.state)
     }
 
+    /// What a connection's queue pair is or will be told, as far as it is known.
+    pub fn qp_params(&self, id: CommId) -> Option<QpParams> {
+        self.conns.get(id).map(|conn| conn.params)
+    }
+
     /// What happened so far.
     pub fn counters(&self) -> &CmCounters {
         &self.counters

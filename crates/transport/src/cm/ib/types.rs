@@ -73,6 +73,8 @@ pub struct ConnectParams {
     pub rnr_retry_count: u8,
     /// Whether our queue pair has a shared receive queue.
     pub srq: bool,
+    /// Local ACK timeout, 4.096 µs × 2^n, for both sides; `None` takes what the configuration gives.
+    pub ack_timeout: Option<u8>,
     /// Flow label of the path, 20 bits.
     pub flow_label: u32,
     /// Traffic class of the path.

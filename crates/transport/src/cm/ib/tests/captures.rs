@@ -225,6 +225,7 @@ fn as_params(path: MadPath, req: &Req) -> ConnectParams {
         retry_count: req.retry_count,
         rnr_retry_count: req.rnr_retry_count,
         srq: req.srq,
+        ack_timeout: None,
         flow_label: req.primary.flow_label,
         traffic_class: 0,
         hop_limit: 64,

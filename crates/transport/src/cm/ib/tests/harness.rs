@@ -37,6 +37,7 @@ pub fn connect_params(path: MadPath, qpn: u32) -> ConnectParams {
         retry_count: 7,
         rnr_retry_count: 7,
         srq: false,
+        ack_timeout: None,
         flow_label: 0x12345,
         traffic_class: 0,
         hop_limit: 64,

@@ -1,0 +1,286 @@
+//! How connecting fails, and how connections end: both addresses, the step, the reason by the standard's name and number.
+//!
+//! Read DESIGN §4 (errors carry blame). [`CmError::errno`] gives what librdmacm would report, positive.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use everywire_transport::cm::ib::{CmCallError, DisconnectCause};
+use everywire_wire::cm::{RejReason, SidrStatus};
+
+use crate::config::DeviceConfig;
+use crate::error::VerbsError;
+use crate::route::RouteError;
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CmStep {
+    /// Binding an address and listening on it.
+    Listen,
+    /// Finding the way to the peer.
+    ResolveRoute,
+    /// Waiting for the answer to a connection request.
+    Connect,
+    /// Accepting a request, until the peer is ready.
+    Accept,
+    /// Asking for a datagram service.
+    ResolveService,
+}
+
+impl CmStep {
+    fn as_str(self) -> &'static str {
+        match self {
+            CmStep::Listen => "listening",
+            CmStep::ResolveRoute => "resolving the route",
+            CmStep::Connect => "connecting",
+            CmStep::Accept => "accepting",
+            CmStep::ResolveService => "resolving the datagram service",
+        }
+    }
+}
+
+/// Why it failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmErrorKind {
+    /// The peer rejected (IBTA §12.6.7.2).
+    #[error("rejected by the peer: {reason}. {}", reason.description())]
+    Rejected {
+        /// Its reason.
+        reason: RejReason,
+        /// Additional information, whose meaning the reason gives; up to 72 bytes.
+        info: Vec<u8>,
+        /// The peer program's private data: 148 bytes, or none.
+        private_data: Vec<u8>,
+    },
+    /// The peer gave no datagram service (IBTA §12.11.2.3).
+    #[error("refused by the peer: {status}. {}", status.description())]
+    NoService {
+        /// Its status.
+        status: SidrStatus,
+        /// The peer program's private data: 136 bytes.
+        private_data: Vec<u8>,
+    },
+    /// Nothing came back.
+    #[error("no answer to {tries} transmissions")]
+    TimedOut {
+        /// How often the message was sent.
+        tries: u8,
+    },
+    /// The time the caller gave is over.
+    #[error("not done within the {millis} ms that were given")]
+    Deadline {
+        /// The time given, in milliseconds.
+        millis: u64,
+    },
+    /// The network reports that nobody is there.
+    #[error("the network reports that the peer cannot be reached")]
+    Unreachable,
+    /// There is no way there.
+    #[error("{0}")]
+    Route(RouteError),
+    /// The request was answered too late: the peer had stopped waiting.
+    #[error("the peer was waiting for an answer and has stopped")]
+    NotAnsweredInTime,
+    /// The peer started anew with the same queue pair.
+    #[error("the peer has started over and given up this request")]
+    Superseded,
+    /// The connection ended before it was established.
+    #[error("the connection ended before it was established: {0}")]
+    Closed(DisconnectReason),
+    /// Somebody else uses that address and port.
+    #[error("the address and port are in use")]
+    AddressInUse,
+    /// Not an address of this device.
+    #[error("not an address of device {device}")]
+    NotOurAddress {
+        /// The device's name.
+        device: String,
+    },
+    /// A link-local address without its interface.
+    #[error("a link-local address needs an interface (address%interface)")]
+    NoScope,
+    /// More private data than the message can carry.
+    #[error("{given} bytes of private data, but a {message} carries at most {limit}")]
+    PrivateDataTooLong {
+        /// The message.
+        message: &'static str,
+        /// Its limit, bytes.
+        limit: usize,
+        /// What was given, bytes.
+        given: usize,
+    },
+    /// The queue pair cannot be used for this connection.
+    #[error("{0}")]
+    Qp(String),
+    /// The queue pair or address handle was refused by the device.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The connection manager refused.
+    #[error("{0}")]
+    Refused(CmCallError),
+}
+
+/// A failed attempt to listen, connect, accept or resolve.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CmError(Box<Inner>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Inner {
+    step: CmStep,
+    local: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
+    /// The addresses as a person writes them.
+    who: String,
+    kind: CmErrorKind,
+}
+
+impl CmError {
+    pub(crate) fn new(
+        config: &DeviceConfig,
+        step: CmStep,
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
+        kind: CmErrorKind,
+    ) -> CmError {
+        let name = |addr: SocketAddr| with_interface(config, addr);
+        let who = match (local, remote) {
+            (Some(local), Some(remote)) if step == CmStep::Accept => {
+                format!("{} on {}", name(remote), name(local))
+            }
+            (Some(local), Some(remote)) => format!("{} to {}", name(local), name(remote)),
+            (Some(local), None) => format!("on {}", name(local)),
+            (None, Some(remote)) => format!("to {}", name(remote)),
+            (None, None) => config.name.clone(),
+        };
+        CmError(Box::new(Inner { step, local, remote, who, kind }))
+    }
+
+    /// What was being done.
+    pub fn step(&self) -> CmStep {
+        self.0.step
+    }
+
+    /// Our address, as far as it was known.
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.0.local
+    }
+
+    /// The peer's address.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.0.remote
+    }
+
+    /// Why.
+    pub fn kind(&self) -> &CmErrorKind {
+        &self.0.kind
+    }
+
+    /// The peer's reason, if it rejected.
+    pub fn reject_reason(&self) -> Option<RejReason> {
+        match self.0.kind {
+            CmErrorKind::Rejected { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The number librdmacm would report, positive.
+    pub fn errno(&self) -> i32 {
+        match &self.0.kind {
+            CmErrorKind::Rejected { .. } | CmErrorKind::NoService { .. } => 111,
+            CmErrorKind::TimedOut { .. } | CmErrorKind::Deadline { .. } | CmErrorKind::NotAnsweredInTime => {
+                110
+            }
+            CmErrorKind::Unreachable | CmErrorKind::Route(_) => 113,
+            CmErrorKind::Superseded | CmErrorKind::Closed(_) => 104,
+            CmErrorKind::AddressInUse => 98,
+            CmErrorKind::NotOurAddress { .. } => 99,
+            CmErrorKind::NoScope | CmErrorKind::PrivateDataTooLong { .. } | CmErrorKind::Qp(_) => 22,
+            CmErrorKind::Verbs(error) => error.errno(),
+            CmErrorKind::Refused(CmCallError::Full { .. }) => 12,
+            CmErrorKind::Refused(_) => 22,
+        }
+    }
+}
+
+impl fmt::Display for CmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.0.step.as_str(), self.0.who, self.0.kind)
+    }
+}
+
+impl fmt::Debug for CmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CmError({self})")
+    }
+}
+
+impl std::error::Error for CmError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.kind {
+            CmErrorKind::Verbs(error) => Some(error),
+            CmErrorKind::Route(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// An address with the name of its interface where the device knows it, as it was given: `[fe80::1%eth0]:4420`.
+pub(crate) fn with_interface(config: &DeviceConfig, addr: SocketAddr) -> String {
+    if let SocketAddr::V6(v6) = addr
+        && v6.scope_id() != 0
+        && let Some(gid) = config.gids.iter().find(|gid| gid.scope_id == v6.scope_id())
+        && let Some(name) = &gid.interface
+    {
+        return format!("[{}%{name}]:{}", v6.ip(), v6.port());
+    }
+    addr.to_string()
+}
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DisconnectReason {
+    /// This side disconnected, and the peer confirmed or did the same.
+    Local,
+    /// The peer disconnected.
+    Peer,
+    /// This side disconnected and the peer never answered.
+    TimedOut,
+    /// The peer was restarted: its queue pair belongs to a newer connection.
+    Stale,
+    /// The peer rejected the established connection.
+    Rejected(RejReason),
+}
+
+impl DisconnectReason {
+    pub(crate) fn from_cause(cause: &DisconnectCause) -> DisconnectReason {
+        match cause {
+            DisconnectCause::Peer => DisconnectReason::Peer,
+            DisconnectCause::Local => DisconnectReason::Local,
+            DisconnectCause::TimedOut => DisconnectReason::TimedOut,
+            DisconnectCause::Stale => DisconnectReason::Stale,
+            DisconnectCause::Rejected(reason) => DisconnectReason::Rejected(*reason),
+        }
+    }
+
+    /// The status of librdmacm's DISCONNECTED event: 0, or -ETIMEDOUT for a peer that never answered.
+    pub fn status(self) -> i32 {
+        match self {
+            DisconnectReason::TimedOut => -110,
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for DisconnectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DisconnectReason::Local => f.write_str("disconnected by this side"),
+            DisconnectReason::Peer => f.write_str("disconnected by the peer"),
+            DisconnectReason::TimedOut => f.write_str("disconnected, and the peer never answered"),
+            DisconnectReason::Stale => f.write_str("the peer was restarted"),
+            DisconnectReason::Rejected(reason) => write!(f, "the peer rejected it: {reason}"),
+        }
+    }
+}

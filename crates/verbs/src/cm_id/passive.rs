@@ -1,0 +1,414 @@
+//! The passive side: listeners, the requests they bring, and accepting one.
+//!
+//! A request is its handle: dropped without an answer it is rejected with reason 28, "consumer reject". Accepting takes the
+//! queue pair to RTR before REP leaves, and to RTS when the peer's RTU or its first packet has come (IBTA §12.9.7.2).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use everywire_transport::cm::ib::{
+    AcceptParams, CmCallError, CommId, ListenParams, ListenerId, Reject, Request, Transport,
+};
+use everywire_transport::ib::QpType;
+use everywire_wire::cm::RejReason;
+use everywire_wire::ip_cm::{IpCmHeader, PortSpace, service_id, split_service_id};
+
+use super::active::{Handshake, bound_addr, check_private};
+use super::error::{CmError, CmErrorKind, CmStep};
+use super::param::{ConnParam, ListenOptions};
+use super::ports::Bound;
+use super::record::{End, Key, Record, ends, scope_of};
+use super::{ACCEPT_PRIVATE_DATA, Call, Connection, REJECT_PRIVATE_DATA};
+use crate::device::Device;
+use crate::qp::Qp;
+use crate::state::State;
+use crate::waker::{WakerKey, WakerSet};
+
+/// Requests that wait for a program to take them.
+pub(super) struct Queue {
+    waiting: VecDeque<Key>,
+    wakers: WakerSet,
+}
+
+/// A listener. Cheap to clone; the last handle stops listening, and requests nobody has taken are rejected.
+#[derive(Clone)]
+pub struct Listener(Arc<ListenerInner>);
+
+struct ListenerInner {
+    device: Device,
+    id: ListenerId,
+    bound: Bound,
+    local: SocketAddr,
+}
+
+impl Drop for ListenerInner {
+    fn drop(&mut self) {
+        let mut state = self.device.lock();
+        state.cm.engine.unlisten(self.id);
+        state.cm.tcp.release(self.bound);
+        if let Some(mut queue) = state.cm.listeners.remove(&self.id) {
+            for key in queue.waiting {
+                state.cm_release(key);
+            }
+            queue.wakers.drain_into(&mut state.core.wakes);
+        }
+    }
+}
+
+impl Device {
+    /// Listens for connections. Port 0 takes a free one; an unspecified address means all of the device's.
+    pub fn listen(&self, addr: SocketAddr, options: ListenOptions) -> Result<Listener, CmError> {
+        let mut state = self.lock();
+        match state.cm_listen(addr, PortSpace::TCP, options.backlog) {
+            Ok((id, bound)) => {
+                state
+                    .cm
+                    .listeners
+                    .insert(id, Queue { waiting: VecDeque::new(), wakers: WakerSet::default() });
+                drop(state);
+                let local = bound_addr(bound, scope_of(addr));
+                Ok(Listener(Arc::new(ListenerInner { device: self.clone(), id, bound, local })))
+            }
+            Err(kind) => {
+                drop(state);
+                Err(CmError::new(self.config(), CmStep::Listen, Some(addr), None, kind))
+            }
+        }
+    }
+}
+
+impl Listener {
+    /// The address and port listened on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local
+    }
+
+    /// The next request, if one waits.
+    pub fn try_next(&self) -> Option<ConnectRequest> {
+        self.0.device.lock().cm_next_request(&self.0.device, self.0.id)
+    }
+
+    /// Waits for a request. Dropped before it is ready, it has taken none.
+    pub fn next_request(&self) -> NextRequest {
+        NextRequest { listener: self.clone(), waker: None }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listener({} on {})", self.0.device.name(), self.0.local)
+    }
+}
+
+/// The future of [`Listener::next_request`].
+pub struct NextRequest {
+    listener: Listener,
+    waker: Option<WakerKey>,
+}
+
+impl Future for NextRequest {
+    type Output = Result<ConnectRequest, CmError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let inner = &this.listener.0;
+        let mut state = inner.device.lock();
+        if let Some(request) = state.cm_next_request(&inner.device, inner.id) {
+            return Poll::Ready(Ok(request));
+        }
+        let Some(queue) = state.cm.listeners.get_mut(&inner.id) else { return Poll::Pending };
+        let replaced = queue.wakers.register(&mut this.waker, cx.waker());
+        state.discard(replaced);
+        Poll::Pending
+    }
+}
+
+impl Drop for NextRequest {
+    fn drop(&mut self) {
+        let Some(waker) = self.waker else { return };
+        let mut state = self.listener.0.device.lock();
+        let queue = state.cm.listeners.get_mut(&self.listener.0.id);
+        let removed = queue.and_then(|queue| queue.wakers.remove(waker));
+        state.discard(removed);
+    }
+}
+
+/// A peer that wants to connect.
+pub struct ConnectRequest {
+    device: Device,
+    key: Key,
+    comm: CommId,
+    local: SocketAddr,
+    peer: SocketAddr,
+    ty: QpType,
+    param: ConnParam,
+    answered: bool,
+}
+
+impl Drop for ConnectRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.device.lock().cm_release(self.key);
+        }
+    }
+}
+
+impl ConnectRequest {
+    /// Who asks.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The address and port it asked for.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The transport service it asks for: the type of the queue pair to accept with.
+    pub fn ty(&self) -> QpType {
+        self.ty
+    }
+
+    /// The peer program's private data: 56 bytes, zeros at the end.
+    pub fn private_data(&self) -> &[u8] {
+        &self.param.private_data
+    }
+
+    /// What the peer offers and asks for. Its `responder_resources` is the most our `initiator_depth` can be, and the
+    /// reverse; accepting with more lowers it.
+    pub fn param(&self) -> &ConnParam {
+        &self.param
+    }
+
+    /// Accepts with a queue pair in RESET or INIT. The future ends when the connection is established or has failed for
+    /// good; dropped before, it disconnects.
+    pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Accepting {
+        self.answered = true;
+        let mut state = self.device.lock();
+        let accepted = state.cm_take_on(&self.device, self.key, qp, param);
+        let started = match accepted {
+            Ok(()) => Ok(self.key),
+            Err(kind) => {
+                state.cm_release(self.key);
+                let (local, peer) = (Some(self.local), Some(self.peer));
+                Err(CmError::new(&state.config, CmStep::Accept, local, peer, kind))
+            }
+        };
+        drop(state);
+        Accepting(Handshake::new(&self.device, qp.clone(), started))
+    }
+
+    /// Rejects with reason 28, "consumer reject", and at most 148 bytes for the peer program. Rejecting a peer that has
+    /// gone meanwhile is no error.
+    pub fn reject(self, private_data: &[u8]) -> Result<(), CmError> {
+        self.reject_with(RejReason::ConsumerReject, private_data)
+    }
+
+    /// Rejects with one of the standard's reasons.
+    pub fn reject_with(mut self, reason: RejReason, private_data: &[u8]) -> Result<(), CmError> {
+        if let Err(kind) = check_private("rejection", REJECT_PRIVATE_DATA, private_data) {
+            // Dropped, and so rejected without the data.
+            let (local, peer) = (Some(self.local), Some(self.peer));
+            return Err(CmError::new(self.device.config(), CmStep::Accept, local, peer, kind));
+        }
+        self.answered = true;
+        let mut state = self.device.lock();
+        state.cm_call(Call::Reject { comm: self.comm, reason, private_data: private_data.to_vec() });
+        state.cm_release(self.key);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ConnectRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectRequest({} from {} on {})", self.ty.name(), self.peer, self.local)
+    }
+}
+
+/// The future of [`ConnectRequest::accept`].
+#[must_use = "dropped, it disconnects"]
+pub struct Accepting(Handshake);
+
+impl Future for Accepting {
+    type Output = Result<Connection, CmError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx)
+    }
+}
+
+impl State {
+    /// Binds and listens in a port space.
+    pub(super) fn cm_listen(
+        &mut self,
+        addr: SocketAddr,
+        space: PortSpace,
+        backlog: usize,
+    ) -> Result<(ListenerId, Bound), CmErrorKind> {
+        let local = Some(addr.ip()).filter(|ip| !ip.is_unspecified());
+        if let Some(ip) = local {
+            self.cm_check_address(ip, scope_of(addr))?;
+        }
+        let ports = if space == PortSpace::UDP { &mut self.cm.udp } else { &mut self.cm.tcp };
+        let bound = ports.bind(local, addr.port(), &mut self.rng).ok_or(CmErrorKind::AddressInUse)?;
+        let service_id = service_id(space, bound.port);
+        match self.cm.engine.listen(&ListenParams { service_id, local, backlog }) {
+            Ok(id) => Ok((id, bound)),
+            Err(error) => {
+                let ports = if space == PortSpace::UDP { &mut self.cm.udp } else { &mut self.cm.tcp };
+                ports.release(bound);
+                Err(CmErrorKind::Refused(error))
+            }
+        }
+    }
+
+    /// Whether an address to bind is one of ours, with its interface where it needs one.
+    pub(super) fn cm_check_address(&self, ip: IpAddr, scope_id: u32) -> Result<(), CmErrorKind> {
+        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if link_local && scope_id == 0 {
+            return Err(CmErrorKind::NoScope);
+        }
+        let mut gids = self.config.gids.iter();
+        if !gids.any(|gid| gid.ip == ip && (!link_local || gid.scope_id == scope_id)) {
+            return Err(CmErrorKind::NotOurAddress { device: self.config.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// A REQ has come: it waits for a program, unless its private data are no IP CM header.
+    pub(super) fn cm_request(&mut self, now: Instant, request: &Request) {
+        let id = request.id;
+        let Some((local, remote, data)) = parse_request(request) else {
+            // As Linux: what the connection manager's consumer cannot read is rejected by the consumer.
+            let _ = self.cm.engine.reject(now, id, &Reject::consumer(&[]));
+            return;
+        };
+        let ty = match request.transport {
+            Transport::Rc => QpType::Rc,
+            Transport::Uc => QpType::Uc,
+        };
+        let mut record = Record::new(CmStep::Accept, ty, local, remote);
+        record.comm = Some(id);
+        record.queued_on = Some(request.listener);
+        record.peers = ConnParam {
+            private_data: data,
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            flow_control: request.flow_control,
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            min_rnr_timer: 0,
+            ack_timeout: None,
+            srq: request.srq,
+            qp_num: request.peer_qpn,
+        };
+        let Some(queue) = self.cm.listeners.get_mut(&request.listener) else {
+            // The listener has just gone.
+            return self.cm.engine.abandon(now, id);
+        };
+        queue.waiting.push_back(self.cm.records.insert(record));
+        queue.wakers.drain_into(&mut self.core.wakes);
+    }
+
+    fn cm_next_request(&mut self, device: &Device, id: ListenerId) -> Option<ConnectRequest> {
+        let key = self.cm.listeners.get_mut(&id)?.waiting.pop_front()?;
+        let record = self.cm.records.get_mut(key)?;
+        record.queued_on = None;
+        Some(ConnectRequest {
+            device: device.clone(),
+            key,
+            comm: record.comm?,
+            local: record.local,
+            peer: record.remote,
+            ty: record.ty,
+            param: record.peers.clone(),
+            answered: false,
+        })
+    }
+
+    /// A request that no program had taken yet is off: the program never sees it.
+    pub(super) fn cm_unqueue(&mut self, key: Key) -> bool {
+        let Some(listener) = self.cm.records.get(key).and_then(|record| record.queued_on) else {
+            return false;
+        };
+        if let Some(queue) = self.cm.listeners.get_mut(&listener) {
+            queue.waiting.retain(|&waiting| waiting != key);
+        }
+        self.cm_release(key);
+        true
+    }
+
+    /// Brings the queue pair to RTR and notes the acceptance.
+    fn cm_take_on(
+        &mut self,
+        device: &Device,
+        key: Key,
+        qp: &Qp,
+        param: ConnParam,
+    ) -> Result<(), CmErrorKind> {
+        check_private("acceptance", ACCEPT_PRIVATE_DATA, &param.private_data)?;
+        let record = self.cm.records.get(key).ok_or(CmErrorKind::NotAnsweredInTime)?;
+        if let Some(end) = &record.end {
+            return Err(match end {
+                End::Failed(kind) => kind.clone(),
+                End::Closed(reason) => CmErrorKind::Closed(*reason),
+            });
+        }
+        if record.ty != qp.ty() {
+            let what = format!("{qp:?} cannot accept a request for {}", record.ty.name());
+            return Err(CmErrorKind::Qp(what));
+        }
+        let comm = record.comm.ok_or(CmErrorKind::NotAnsweredInTime)?;
+        self.cm_check_qp(device, qp)?;
+        let ours = ConnParam { srq: qp.srq().is_some(), ..param.limited(self.config.limits.max_qp_rd_atom) };
+        let accept = AcceptParams {
+            qpn: qp.qpn(),
+            responder_resources: ours.responder_resources,
+            initiator_depth: ours.initiator_depth,
+            flow_control: ours.flow_control,
+            rnr_retry_count: ours.rnr_retry_count,
+            srq: ours.srq,
+            private_data: ours.private_data.clone(),
+        };
+        let negotiated = self.cm.engine.accept_params(comm, &accept).map_err(|error| match error {
+            CmCallError::UnknownId(_) => CmErrorKind::NotAnsweredInTime,
+            other => CmErrorKind::Refused(other),
+        })?;
+        self.cm_to_init(qp, &ours)?;
+        self.cm.records.set_qpn(key, qp.qpn());
+        if let Some(record) = self.cm.records.get_mut(key) {
+            record.peers.ack_timeout = Some(negotiated.ack_timeout);
+            record.ours = ours;
+        }
+        self.cm_to_rtr(key, &negotiated)?;
+        self.cm_call(Call::Accept(key, accept));
+        Ok(())
+    }
+
+    /// Sends REP.
+    pub(super) fn cm_accept(&mut self, now: Instant, key: Key, params: &AcceptParams) {
+        let Some(comm) = self.cm.records.get(key).and_then(|record| record.comm) else { return };
+        if let Err(error) = self.cm.engine.accept(now, comm, params) {
+            // What happened to the request since is told by its own event; without one it has just run out.
+            let kind = match error {
+                CmCallError::UnknownId(_) => CmErrorKind::NotAnsweredInTime,
+                other => CmErrorKind::Refused(other),
+            };
+            self.cm_end(key, End::Failed(kind));
+        }
+    }
+}
+
+/// Our address, the peer's, and the program's private data of a request.
+fn parse_request(request: &Request) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
+    let (_, local_port) = split_service_id(request.service_id)?;
+    let header = IpCmHeader::parse(&request.private_data).ok().filter(IpCmHeader::is_supported)?;
+    let (local, remote) = ends(&request.path, local_port, header.src_port);
+    Some((local, remote, request.private_data[IpCmHeader::LEN..].to_vec()))
+}
