@@ -19,8 +19,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::ops::Deref;
 use std::time::Instant;
 
-use everywire_transport::ib::Burst;
 use everywire_transport::ib::burst::MAX_BURST_SEGMENTS;
+use everywire_transport::ib::{Burst, Path};
 use everywire_wire::ROCE_UDP_PORT;
 
 use crate::config::PortState;
@@ -28,6 +28,7 @@ use crate::counters::DeviceCounter;
 use crate::device::Locked;
 use crate::events::AsyncEvent;
 use crate::route::{Command, Route, RouteError, RouteToken};
+use crate::state::State;
 
 /// A UDP datagram that arrived on port 4791.
 #[derive(Clone, Copy, Debug)]
@@ -70,29 +71,25 @@ pub struct Transmit {
 
 /// The bytes of a [`Transmit`].
 #[derive(Debug)]
-pub struct TransmitBuf(Bytes);
-
-#[derive(Debug)]
-enum Bytes {
-    Burst(Burst),
-    Plain(Vec<u8>),
+pub struct TransmitBuf {
+    burst: Burst,
+    /// Sent instead of the burst: the last words of a queue pair that is gone.
+    plain: Option<Vec<u8>>,
 }
 
 impl Deref for TransmitBuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.0 {
-            Bytes::Burst(burst) => burst.bytes(),
-            Bytes::Plain(bytes) => bytes,
-        }
+        self.plain.as_deref().unwrap_or(self.burst.bytes())
     }
 }
 
 impl From<Vec<u8>> for TransmitBuf {
     /// Bytes of one's own, for tests of drivers.
     fn from(bytes: Vec<u8>) -> TransmitBuf {
-        TransmitBuf(Bytes::Plain(bytes))
+        TransmitBuf { burst: Burst::default(), plain: Some(bytes) }
     }
 }
 
@@ -114,7 +111,7 @@ impl Transmit {
             hop_limit: 0,
             flow_label: 0,
             segment: None,
-            buf: TransmitBuf(Bytes::Burst(Burst::new(max_segments))),
+            buf: TransmitBuf { burst: Burst::new(max_segments), plain: None },
         }
     }
 
@@ -123,21 +120,26 @@ impl Transmit {
         self.buf.chunks(self.segment.unwrap_or(self.buf.len()).max(1))
     }
 
-    fn burst(&mut self) -> &mut Burst {
-        if let Bytes::Plain(_) = self.buf.0 {
-            self.buf.0 = Bytes::Burst(Burst::default());
+    /// Takes the next datagrams of a device in.
+    fn fill(&mut self, state: &mut State, now: Instant) -> bool {
+        self.buf.plain = None;
+        if let Some(last) = state.next_last_words() {
+            self.address(&last.path, last.segment);
+            self.buf.plain = Some(last.bytes);
+            return true;
         }
-        match &mut self.buf.0 {
-            Bytes::Burst(burst) => burst,
-            Bytes::Plain(_) => unreachable!("replaced just now"),
+        let burst = &mut self.buf.burst;
+        if !state.next_mad(now, burst) && !state.next_burst(now, burst) {
+            return false;
         }
+        let Some(&path) = burst.path() else { return false };
+        let segment = burst.segment_size();
+        self.address(&path, segment);
+        true
     }
 
-    /// Takes addresses and segment size from the burst.
-    fn address(&mut self) -> bool {
-        let Bytes::Burst(burst) = &self.buf.0 else { return false };
-        let Some(&path) = burst.path() else { return false };
-        self.segment = burst.segment_size();
+    fn address(&mut self, path: &Path, segment: Option<usize>) {
+        self.segment = segment;
         self.src = path.src;
         self.src_port = path.src_port;
         self.dst = match path.dst {
@@ -147,7 +149,6 @@ impl Transmit {
         self.traffic_class = path.traffic_class;
         self.hop_limit = path.hop_limit;
         self.flow_label = path.flow_label;
-        true
     }
 }
 
@@ -239,8 +240,7 @@ impl<'a> Drive<'a> {
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Transmit) -> bool {
         let now = self.at(now);
-        let burst = out.burst();
-        (self.state.next_mad(now, burst) || self.state.next_burst(now, burst)) && out.address()
+        out.fill(&mut self.state, now)
     }
 
     /// The next thing to do for the device.

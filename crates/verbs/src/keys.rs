@@ -254,9 +254,16 @@ impl KeyTable {
     /// aligned for peers.
     fn synthetic(&mut self, region: &Region) -> u64 {
         let within = region.as_ptr().map_or(0, |start| start as usize as u64 % IOVA_ALIGN);
+        let end = |base: u64| {
+            base.checked_add(region.len())?.checked_add(IOVA_GUARD)?.checked_next_multiple_of(IOVA_ALIGN)
+        };
         let base = self.next_iova + within;
-        self.next_iova =
-            (base.saturating_add(region.len()).saturating_add(IOVA_GUARD) / IOVA_ALIGN) * IOVA_ALIGN;
+        let (base, next) = match end(base) {
+            Some(next) => (base, next),
+            // The address space is used up: begin again. It is keys that tell regions apart, not addresses.
+            None => (FIRST_IOVA + within, end(FIRST_IOVA + within).unwrap_or(FIRST_IOVA)),
+        };
+        self.next_iova = next;
         base
     }
 

@@ -29,6 +29,10 @@ pub mod rt;
 mod srq;
 mod state;
 mod table;
+#[cfg(test)]
+mod test_support;
+#[cfg(test)]
+mod tests;
 mod timer;
 mod waker;
 mod windows;

@@ -26,7 +26,7 @@ impl State {
     ) -> Result<(), DeviceCounter> {
         let members = self.groups.get(&meta.dst).ok_or(DeviceCounter::DropNoGroupMember)?.clone();
         for qpn in members {
-            self.with_qp(qpn, |qp, core| qp.handle_packet(core, now, packet, meta));
+            self.with_qp(qpn, true, |qp, core| qp.handle_packet(core, now, packet, meta));
         }
         Ok(())
     }

@@ -79,6 +79,7 @@ impl Pd {
             caps: init.caps,
             sq_sig_all: init.sq_sig_all,
             pkey: PKey::DEFAULT,
+            port_mtu: device.config().active_mtu,
         };
         let made = device.lock().qps.insert(config);
         let max = device.limits().max_qp;
@@ -227,13 +228,13 @@ impl Qp {
     /// Posts a send.
     #[inline]
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        let posted = self.device().lock().with_qp(self.qpn(), |qp, core| qp.post_send(core, wr));
+        let posted = self.device().lock().with_qp(self.qpn(), true, |qp, core| qp.post_send(core, wr));
         posted.unwrap_or(Err(PostError::WrongState { state: QpState::Reset, what: "send" }))
     }
 
     /// Posts sends in order, up to the first that is refused, under one lock and with one kick of the driver.
     pub fn post_send_list(&self, list: impl IntoIterator<Item = SendWr>) -> Result<(), PostListError> {
-        let posted = self.device().lock().with_qp(self.qpn(), |qp, core| {
+        let posted = self.device().lock().with_qp(self.qpn(), true, |qp, core| {
             for (index, wr) in list.into_iter().enumerate() {
                 qp.post_send(core, wr).map_err(|error| PostListError { index, error })?;
             }
@@ -245,13 +246,13 @@ impl Qp {
     /// Posts a receive.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        let posted = self.device().lock().with_qp(self.qpn(), |qp, core| qp.post_recv(core, wr));
+        let posted = self.device().lock().with_qp(self.qpn(), false, |qp, core| qp.post_recv(core, wr));
         posted.unwrap_or(Err(PostError::WrongState { state: QpState::Reset, what: "receive" }))
     }
 
     /// Posts receives in order, up to the first that is refused.
     pub fn post_recv_list(&self, list: impl IntoIterator<Item = RecvWr>) -> Result<(), PostListError> {
-        let posted = self.device().lock().with_qp(self.qpn(), |qp, core| {
+        let posted = self.device().lock().with_qp(self.qpn(), false, |qp, core| {
             for (index, wr) in list.into_iter().enumerate() {
                 qp.post_recv(core, wr).map_err(|error| PostListError { index, error })?;
             }

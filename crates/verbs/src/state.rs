@@ -122,6 +122,19 @@ impl Core {
     }
 }
 
+/// Trains that a queue pair may leave behind: what it holds back fits one, after what it was about to send.
+const MAX_LAST_WORDS: usize = 2;
+
+/// Trains left behind that wait for the driver; more are dropped, and the peers' retries find nobody.
+const MAX_LAST_WORDS_WAITING: usize = 1024;
+
+/// Datagrams of a queue pair that is gone.
+pub(crate) struct LastWords {
+    pub(crate) path: ib::Path,
+    pub(crate) segment: Option<usize>,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// A device's state.
 pub(crate) struct State {
     pub(crate) config: Arc<DeviceConfig>,
@@ -141,6 +154,9 @@ pub(crate) struct State {
     ready: VecDeque<u32>,
     timers: Timers,
     commands: VecDeque<Command>,
+    last_words: VecDeque<LastWords>,
+    /// Where last words are put together.
+    spare: Option<Box<ib::Burst>>,
     due: Vec<u32>,
     /// The latest time the driver has told.
     pub(crate) now: Option<Instant>,
@@ -183,6 +199,8 @@ impl State {
             ready: VecDeque::new(),
             timers: Timers::default(),
             commands: VecDeque::new(),
+            last_words: VecDeque::new(),
+            spare: None,
             due: Vec::new(),
             now: None,
             work: false,
@@ -218,7 +236,7 @@ impl State {
         self.core.trash.regions.extend(regions);
     }
 
-    /// Runs an operation on the queue pair in `slot` and draws its consequences.
+    /// Runs an operation on the queue pair in `slot`, which may have something to send after it.
     #[inline]
     pub(crate) fn with_slot<T>(
         &mut self,
@@ -231,19 +249,27 @@ impl State {
         Some(result)
     }
 
-    /// Runs an operation on a queue pair by number.
+    /// Runs an operation on a queue pair by number; `poll` if it can make something to send.
+    #[inline]
     pub(crate) fn with_qp<T>(
         &mut self,
         qpn: Qpn,
+        poll: bool,
         run: impl FnOnce(&mut ib::Qp, &mut Core) -> T,
     ) -> Option<T> {
         let slot = self.qps.slot(qpn)?;
-        self.with_slot(slot, run)
+        let entry = self.qps.at(slot)?;
+        let result = run(&mut entry.qp, &mut self.core);
+        self.settle(slot, poll);
+        Some(result)
     }
 
     /// Changes a queue pair's attributes.
     pub(crate) fn modify(&mut self, qpn: Qpn, attr: &QpAttr) -> Option<Result<(), ib::ModifyError>> {
         let slot = self.qps.slot(qpn)?;
+        if attr.state == Some(ib::QpState::Reset) {
+            self.keep_last_words(slot);
+        }
         let result = self.with_slot(slot, |qp, core| qp.modify(core, attr))?;
         let Some(entry) = self.qps.at(slot) else { return Some(result) };
         let peer = match entry.qp.config().ty {
@@ -263,6 +289,7 @@ impl State {
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Option<Box<QpEntry>> {
         self.cm_qp_destroyed(qpn);
         let slot = self.qps.slot(qpn)?;
+        self.keep_last_words(slot);
         let entry = self.qps.at(slot)?;
         entry.qp.close(&mut self.core);
         let (peer, grouped) = (entry.peer, entry.groups > 0);
@@ -288,9 +315,9 @@ impl State {
             let newly = poll && !entry.ready;
             entry.ready |= poll;
             self.timers.set(slot, deadline);
+            self.work |= poll; // also if it waits for its turn already: the driver may have gone without giving it
             if newly {
                 self.ready.push_back(slot);
-                self.work = true;
             }
         }
         self.wake_waiters();
@@ -300,6 +327,34 @@ impl State {
         if !self.core.established.is_empty() {
             self.report_established();
         }
+    }
+
+    /// What a queue pair owes its peer when its state ends, acknowledgements held back, is sent in its stead: otherwise the
+    /// peer, whose message was taken, would retry until it gave up.
+    fn keep_last_words(&mut self, slot: u32) {
+        let (Some(now), Some(entry)) = (self.now, self.qps.at(slot)) else { return };
+        if entry.qp.config().ty != ib::QpType::Rc || entry.qp.poll_timeout().is_none() {
+            return;
+        }
+        entry.qp.hurry();
+        let burst = self.spare.get_or_insert_with(|| Box::new(ib::Burst::default()));
+        for _ in 0..MAX_LAST_WORDS {
+            if self.last_words.len() >= MAX_LAST_WORDS_WAITING
+                || !entry.qp.poll_transmit(&mut self.core, now, burst)
+            {
+                break;
+            }
+            let Some(&path) = burst.path() else { break };
+            let last = LastWords { path, segment: burst.segment_size(), bytes: burst.bytes().to_vec() };
+            self.last_words.push_back(last);
+            self.work = true;
+        }
+    }
+
+    /// The oldest last words.
+    #[inline]
+    pub(crate) fn next_last_words(&mut self) -> Option<LastWords> {
+        self.last_words.pop_front()
     }
 
     /// Queue pairs that waited for a window which now has room get their turn.

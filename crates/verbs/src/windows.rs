@@ -102,7 +102,7 @@ mod tests {
         windows.remove_user(ips[0], Qpn::new(6));
         assert_eq!(windows.len(), 2);
         assert_eq!(windows.get(ips[2]).in_flight(), 77, "moved, not lost");
-        windows.get(ips[2]).wait(Qpn::new(9));
+        windows.get(ips[2]).wait(Qpn::new(9), 1);
         assert_eq!(windows.next_waiter(), Some(Qpn::new(9)));
         assert_eq!(windows.next_waiter(), None);
     }

@@ -21,11 +21,11 @@ pub const MESSAGE_LEN: usize = 232;
 
 /// What the "message MRAed" and "message REJected" fields name (IBTA §12.6.6, §12.6.7).
 pub mod about {
-    /// A connection request (or, in a REJ, a SIDR_REQ is not meant: those have their own reply).
+    /// A connection request.
     pub const REQ: u8 = 0;
     /// A connection reply.
     pub const REP: u8 = 1;
-    /// In an MRA: a LAP. In a REJ: some other message.
+    /// In an MRA a LAP; in a REJ no particular message.
     pub const OTHER: u8 = 2;
 }
 

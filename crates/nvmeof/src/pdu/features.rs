@@ -18,6 +18,8 @@ pub const WRITE_ATOMICITY: u8 = 0x0a;
 pub const ASYNC_EVENT_CONFIG: u8 = 0x0b;
 /// Keep Alive Timer.
 pub const KEEP_ALIVE_TIMER: u8 = 0x0f;
+/// I/O Command Set Profile.
+pub const COMMAND_SET_PROFILE: u8 = 0x19;
 /// Host Identifier.
 pub const HOST_IDENTIFIER: u8 = 0x81;
 /// Namespace Write Protection Config.

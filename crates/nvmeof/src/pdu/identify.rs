@@ -15,6 +15,10 @@ pub const CNS_NAMESPACE_DESCRIPTORS: u8 = 0x03;
 pub const CNS_CSI_NAMESPACE: u8 = 0x05;
 /// CNS: I/O command set specific controller.
 pub const CNS_CSI_CONTROLLER: u8 = 0x06;
+/// CNS: active namespace list of a command set.
+pub const CNS_CSI_ACTIVE_NAMESPACES: u8 = 0x07;
+/// CNS: I/O command set structure.
+pub const CNS_COMMAND_SETS: u8 = 0x1c;
 /// CNS: allocated namespace list.
 pub const CNS_ALLOCATED_NAMESPACES: u8 = 0x10;
 /// CNS: Identify Namespace of an allocated namespace.

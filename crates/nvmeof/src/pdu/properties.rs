@@ -20,6 +20,10 @@ pub const CC_EN: u32 = 1;
 pub const CC_SHN: u32 = 3 << 14;
 /// CC.SHN 01b: normal shutdown.
 pub const CC_SHN_NORMAL: u32 = 1 << 14;
+/// CC.CSS, bits 6:4.
+pub const CC_CSS: u32 = 7 << 4;
+/// CC.CSS 110b: all supported command sets.
+pub const CC_CSS_ALL: u32 = 6 << 4;
 /// CC.IOSQES, bits 19:16: log2 of the submission queue entry size, 6.
 pub const CC_IOSQES_SHIFT: u32 = 16;
 /// CC.IOCQES, bits 23:20: log2 of the completion queue entry size, 4.
@@ -39,9 +43,9 @@ pub struct Capabilities(pub u64);
 
 impl Capabilities {
     /// What a fabrics controller with queues of up to `max_entries` says: contiguous queues (CQR), `timeout_500ms` to
-    /// become ready, the NVM command set, 4 KiB pages.
+    /// become ready, the NVM command set and the command set structures (CSS bits 0 and 6), 4 KiB pages.
     pub fn new(max_entries: u16, timeout_500ms: u8) -> Self {
-        Self(u64::from(max_entries - 1) | 1 << 16 | u64::from(timeout_500ms) << 24 | 1 << 37)
+        Self(u64::from(max_entries - 1) | 1 << 16 | u64::from(timeout_500ms) << 24 | 1 << 37 | 1 << 43)
     }
 
     /// Maximum Queue Entries Supported (MQES), 0-based.

@@ -37,8 +37,8 @@ pub struct PeerWindow {
     acked: usize,
     /// Still to be acknowledged before another loss may halve the limit again.
     recovering: usize,
-    /// Queue pairs waiting for room, in order, each once.
-    waiting: VecDeque<Qpn>,
+    /// Queue pairs waiting for room and how much they need, in order, each once.
+    waiting: VecDeque<(Qpn, usize)>,
     /// The same, to find them.
     is_waiting: HashSet<Qpn>,
     losses: u64,
@@ -126,19 +126,21 @@ impl PeerWindow {
         self.limit = (self.limit / 2).max(FLOOR);
     }
 
-    /// Remembers that `qpn` waits for room.
-    pub fn wait(&mut self, qpn: Qpn) {
+    /// Remembers that `qpn` waits for `need` units to be free.
+    pub fn wait(&mut self, qpn: Qpn, need: usize) {
         if self.is_waiting.insert(qpn) {
-            self.waiting.push_back(qpn);
+            self.waiting.push_back((qpn, need));
         }
     }
 
-    /// The next queue pair to poll again, if there is room and someone waits. The device drains this after every input.
+    /// The queue pair whose turn it is, once there is room for what it needs. The device drains this after every input
+    /// and polls those queue pairs again. First come, first served: a large packet is not overtaken for ever.
     pub fn next_waiter(&mut self) -> Option<Qpn> {
-        if self.in_flight >= self.limit {
+        let (qpn, need) = *self.waiting.front()?;
+        if need > self.available() && self.in_flight > 0 {
             return None;
         }
-        let qpn = self.waiting.pop_front()?;
+        self.waiting.pop_front();
         self.is_waiting.remove(&qpn);
         Some(qpn)
     }
@@ -146,7 +148,7 @@ impl PeerWindow {
     /// Forgets a queue pair that is gone.
     pub fn forget(&mut self, qpn: Qpn) {
         if self.is_waiting.remove(&qpn) {
-            self.waiting.retain(|q| *q != qpn);
+            self.waiting.retain(|(q, _)| *q != qpn);
         }
     }
 }

@@ -170,6 +170,8 @@ pub struct QpConfig {
     pub sq_sig_all: bool,
     /// The partition table entry it may use (P_Key index 0).
     pub pkey: PKey,
+    /// The port's active MTU: the longest datagram, and the largest path MTU that a modify may set.
+    pub port_mtu: Mtu,
 }
 
 /// Attributes for [`Qp::modify`](super::qp::Qp::modify) and from [`Qp::query`](super::qp::Qp::query). `None` leaves as it is.

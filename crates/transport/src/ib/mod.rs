@@ -5,11 +5,17 @@
 
 pub mod attr;
 pub mod burst;
+mod completer;
 pub mod env;
 pub mod packet;
 pub mod path;
 pub mod qp;
 pub mod qp_state;
+mod requester;
+mod responder;
+pub mod retry;
+mod shared;
+mod ud;
 pub mod wr;
 
 pub use attr::{AttrError, PathMigState, QpAttr, QpCaps, QpConfig, QpState, QpType};
@@ -20,3 +26,6 @@ pub use path::Path;
 pub use qp::Qp;
 pub use qp_state::{AttrMask, ModifyError};
 pub use wr::{Completion, PostError, RecvWr, Remote, SendOp, SendWr, UdDest, WcOpcode, WcStatus};
+
+#[cfg(test)]
+pub(crate) mod tests;

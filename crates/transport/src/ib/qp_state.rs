@@ -6,7 +6,7 @@
 
 use bitflags::bitflags;
 
-use super::attr::{AttrError, MAX_RD_ATOMIC, PathMigState, QpAttr, QpState, QpType};
+use super::attr::{AttrError, MAX_RD_ATOMIC, PathMigState, QpAttr, QpConfig, QpState, QpType};
 use crate::memory::Access;
 
 bitflags! {
@@ -237,7 +237,8 @@ pub enum ModifyError {
 }
 
 /// Checks a modify against both tables and the ranges of its values; gives the state it leads to.
-pub fn check_modify(ty: QpType, state: QpState, attr: &QpAttr) -> Result<QpState, ModifyError> {
+pub fn check_modify(config: &QpConfig, state: QpState, attr: &QpAttr) -> Result<QpState, ModifyError> {
+    let ty = config.ty;
     if let Some(assumed) = attr.cur_state
         && assumed != state
     {
@@ -257,11 +258,11 @@ pub fn check_modify(ty: QpType, state: QpState, attr: &QpAttr) -> Result<QpState
     if !surplus.is_empty() {
         return Err(ModifyError::NotAllowed { ty, from: state, to, surplus });
     }
-    check_values(attr)?;
+    check_values(config, attr)?;
     Ok(to)
 }
 
-fn check_values(attr: &QpAttr) -> Result<(), ModifyError> {
+fn check_values(config: &QpConfig, attr: &QpAttr) -> Result<(), ModifyError> {
     let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let allowed = Access::LOCAL_WRITE | remote | Access::MW_BIND;
     let rows = [
@@ -273,6 +274,7 @@ fn check_values(attr: &QpAttr) -> Result<(), ModifyError> {
         ("MAX_QP_RD_ATOMIC", attr.max_rd_atomic.map(u64::from), u64::from(MAX_RD_ATOMIC)),
         ("MAX_DEST_RD_ATOMIC", attr.max_dest_rd_atomic.map(u64::from), u64::from(MAX_RD_ATOMIC)),
         ("PORT", attr.port.map(u64::from), 1),
+        ("PATH_MTU", attr.path_mtu.map(|m| m.bytes() as u64), config.port_mtu.bytes() as u64),
         ("ACCESS_FLAGS", attr.access.map(|a| u64::from((a - allowed).bits())), 0),
     ];
     for (name, value, limit) in rows {

@@ -1,7 +1,7 @@
 //! The contents of the CM messages, as tables: byte after the MAD header, first bit and end bit, bit 0 the highest.
 //!
 //! Read IBTA §12.6.5 (REQ) to §12.6.15 and §12.11 (SIDR) first; §12.7 explains the fields. Five-bit times are exponents:
-//! 4.096 µs · 2^n. Codes are kept as numbers here and named in [`super::codes`].
+//! 4.096 µs · 2^n. Codes with names are enums that keep unknown values too.
 
 use super::codes::{AprStatus, FailoverStatus, RejReason, SidrStatus, TransportService};
 use crate::layout::layout;

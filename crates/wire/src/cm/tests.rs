@@ -1,3 +1,7 @@
+//! Tests of the CM messages: that the tables are complete, and that sizes and codes are the standard's.
+//!
+//! Whole captured messages are in `tests/captures.rs`, random ones in `tests/properties.rs`.
+
 use super::*;
 use crate::layout::assert_complete;
 

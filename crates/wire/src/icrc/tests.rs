@@ -1,3 +1,7 @@
+//! Tests of the ICRC: its pieces, its masks, and what is found without seeing the Identification.
+//!
+//! Judges beside these: captured frames in `tests/captures.rs` and published packets in `tests/known_answers.rs`.
+
 use super::*;
 
 fn net4() -> IcrcV4 {

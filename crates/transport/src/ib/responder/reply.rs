@@ -1,0 +1,270 @@
+//! The responder's answers on their way out: READ responses, atomic responses, ACKs and NAKs.
+//!
+//! Read IBTA vol. 1 §9.7.5.1 (generating responses) and §9.7.5.1.9 (coalescing). READ and atomic answers wait in PSN
+//! order, each request at most once, so that a repetition rewinds an answer instead of adding one: memory is bounded by
+//! the responder resources. One pending ACK stands for all before it; it and the NAK leave after the queue is empty. One
+//! burst a poll is all that leaves at once.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use everywire_wire::{Aeth, AtomicAckEth, Opcode, Psn, RKey, Syndrome};
+
+use super::ACK_DELAY;
+use super::duplicate::{Executed, What};
+use super::execute::access;
+use crate::ib::burst::Burst;
+use crate::ib::env::{Counter, QpEnv};
+use crate::ib::shared::Shared;
+use crate::memory::{Access, AccessError, Memory};
+
+/// An answer that is being sent.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    /// First packet of this run of responses.
+    first: Psn,
+    packets: u32,
+    /// Packets of the run already sent.
+    sent: u32,
+    msn: u32,
+    /// Asked for again after it had been sent in full: holds none of the agreed resources.
+    again: bool,
+    what: Content,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    Read { va: u64, rkey: RKey, length: u32 },
+    Atomic { original: u64 },
+}
+
+impl Answer {
+    fn of(run: &Executed, again: bool) -> Answer {
+        let what = match run.what {
+            What::Read { va, rkey, length } => Content::Read { va, rkey, length },
+            What::Atomic { original, .. } => Content::Atomic { original },
+        };
+        Answer { first: run.first, packets: run.packets, sent: 0, msn: run.msn, again, what }
+    }
+
+    fn next(&self) -> Psn {
+        self.first.add(self.sent)
+    }
+
+    fn end(&self) -> Psn {
+        self.first.add(self.packets)
+    }
+}
+
+/// An acknowledgement owed.
+#[derive(Clone, Copy, Debug)]
+struct Ack {
+    psn: Psn,
+    /// It may wait until then for a packet to ride behind.
+    due: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Nak {
+    psn: Psn,
+    syndrome: Syndrome,
+    fatal: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    queue: VecDeque<Answer>,
+    ack: Option<Ack>,
+    nak: Option<Nak>,
+    /// The NAK that ended the connection, for repetition.
+    refusal: Option<Nak>,
+    /// Message sequence number for ACKs and NAKs.
+    hurried: bool,
+}
+
+impl Replies {
+    /// Answers that hold the resources agreed for READs and atomics.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.iter().filter(|a| !a.again).count()
+    }
+
+    pub(super) fn queue_read(&mut self, run: &Executed, psn: Psn) {
+        // Its response acknowledges what came before (IBTA §9.7.5.1.1).
+        if self.ack.is_some_and(|a| a.psn.before(psn)) {
+            self.ack = None;
+        }
+        self.queue.push_back(Answer::of(run, false));
+    }
+
+    pub(super) fn queue_atomic(&mut self, run: &Executed) {
+        self.queue_read(run, run.first);
+    }
+
+    /// The READ `whole` was asked for again from the start of `rest`.
+    pub(super) fn queue_read_again(&mut self, rest: &Executed, whole: &Executed) {
+        if let Some(waiting) = self.queue.iter_mut().find(|a| a.end() == whole.end()) {
+            // Still under way: it only has to go back, if it is past that point.
+            if rest.first.before(waiting.next()) {
+                *waiting = Answer::of(rest, waiting.again);
+            }
+            return;
+        }
+        self.insert(Answer::of(rest, true));
+    }
+
+    pub(super) fn queue_atomic_again(&mut self, run: &Executed) {
+        if !self.queue.iter().any(|a| a.first == run.first) {
+            self.insert(Answer::of(run, true));
+        }
+    }
+
+    fn insert(&mut self, answer: Answer) {
+        let at = self.queue.iter().position(|a| answer.first.before(a.first)).unwrap_or(self.queue.len());
+        self.queue.insert(at, answer);
+    }
+
+    /// Owes an ACK for everything up to `psn`. `may_ride`: it may wait a moment for a packet to ride behind, if it is
+    /// the only one.
+    pub(super) fn acknowledge<E: QpEnv>(&mut self, env: &mut E, psn: Psn, now: Instant, may_ride: bool) {
+        let due = match self.ack {
+            None if may_ride && !self.hurried => {
+                env.count(Counter::AckDeferred, 1);
+                now + ACK_DELAY
+            }
+            _ => now,
+        };
+        self.ack = Some(Ack { psn, due });
+    }
+
+    /// Owes a NAK; it stands for a pending ACK as well. `fatal`: nothing is answered after it.
+    pub(super) fn nak(&mut self, psn: Psn, syndrome: Syndrome, fatal: bool) {
+        self.ack = None;
+        let nak = Nak { psn, syndrome, fatal };
+        if fatal {
+            self.refusal = Some(nak);
+        }
+        self.nak = Some(nak);
+    }
+
+    /// The refused request came again: so does its NAK.
+    pub(super) fn repeat_refusal(&mut self, psn: Psn) -> bool {
+        match self.refusal.filter(|n| n.psn == psn) {
+            Some(nak) => {
+                self.nak = Some(nak);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The queue pair left the states that answer.
+    pub(super) fn wind_up(&mut self) {
+        if self.nak.is_none_or(|n| !n.fatal) {
+            self.queue.clear();
+            self.nak = None;
+        }
+        self.hurry();
+    }
+
+    /// Nothing waits for a ride any more.
+    pub(super) fn hurry(&mut self) {
+        self.hurried = true;
+    }
+
+    /// When the pending ACK stops waiting.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.ack.filter(|_| self.queue.is_empty()).map(|a| a.due)
+    }
+
+    /// READ and atomic responses, as many as fit. An error: memory that was checked before can no longer be read.
+    pub(super) fn transmit<E: QpEnv>(
+        &mut self,
+        sh: &Shared,
+        env: &mut E,
+        burst: &mut Burst,
+    ) -> Result<(), Psn> {
+        let before = burst.packets();
+        while let Some(answer) = self.queue.front_mut() {
+            let psn = answer.next();
+            match emit(sh, env, burst, answer) {
+                Ok(true) => answer.sent += 1,
+                Ok(false) => break,
+                Err(_) => {
+                    self.queue.clear();
+                    return Err(psn);
+                }
+            }
+            if answer.sent == answer.packets {
+                self.queue.pop_front();
+            }
+        }
+        env.count(Counter::SentPkts, (burst.packets() - before) as u64);
+        Ok(())
+    }
+
+    /// The pending NAK or ACK, if it is due (or `riding` behind request packets) and all answers before it are out.
+    pub(super) fn transmit_ack<E: QpEnv>(
+        &mut self,
+        sh: &Shared,
+        env: &mut E,
+        now: Instant,
+        burst: &mut Burst,
+        msn: u32,
+    ) {
+        let riding = !burst.is_empty();
+        if !self.queue.is_empty() || !burst.admits(Opcode::RC_ACK.header_len(), 0) {
+            return;
+        }
+        let (psn, syndrome) = match (self.nak, self.ack) {
+            (Some(nak), _) => (nak.psn, nak.syndrome),
+            // IBTA §9.7.5.1.1: no end-to-end credits are kept, which code 31 says.
+            (None, Some(ack)) if riding || self.hurried || ack.due <= now => {
+                (ack.psn, Syndrome::ACK_NO_CREDITS)
+            }
+            _ => return,
+        };
+        let mut packet = sh.packet(Opcode::RC_ACK, psn);
+        packet.aeth = Some(Aeth { syndrome, msn });
+        let pushed: Result<(), std::convert::Infallible> = burst.push(&sh.path, &packet, 0, |_| Ok(()));
+        debug_assert!(pushed.is_ok());
+        (self.nak, self.ack) = (None, None);
+        env.count(Counter::SentPkts, 1);
+    }
+}
+
+/// One packet of an answer; false if the burst has no room for it.
+fn emit<E: QpEnv>(sh: &Shared, env: &mut E, burst: &mut Burst, answer: &Answer) -> Result<bool, AccessError> {
+    let aeth = Aeth { syndrome: Syndrome::ACK_NO_CREDITS, msn: answer.msn };
+    match answer.what {
+        Content::Atomic { original } => {
+            let opcode = Opcode::RC_ATOMIC_ACK;
+            if !burst.admits(opcode.header_len(), 0) {
+                return Ok(false);
+            }
+            let mut packet = sh.packet(opcode, answer.first);
+            packet.aeth = Some(aeth);
+            packet.atomic_ack = Some(AtomicAckEth { original });
+            burst.push(&sh.path, &packet, 0, |_| Ok(()))?;
+        }
+        Content::Read { va, rkey, length } => {
+            let opcode = match (answer.sent == 0, answer.sent + 1 == answer.packets) {
+                (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
+                (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
+                (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
+                (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+            };
+            let offset = answer.sent as usize * sh.mtu;
+            let len = sh.mtu.min(length as usize - offset);
+            if !burst.admits(opcode.header_len(), len) {
+                return Ok(false);
+            }
+            let mut packet = sh.packet(opcode, answer.next());
+            packet.aeth = opcode.has_aeth().then_some(aeth);
+            let at = access(sh, rkey, va.wrapping_add(offset as u64), len as u64, Access::REMOTE_READ);
+            burst.push(&sh.path, &packet, len, |into| {
+                if into.is_empty() { Ok(()) } else { env.memory().read_remote(&at, into) }
+            })?;
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,8 @@
+//! Tests of the device as a whole, by hand: each file names the cases and rules it stands for.
+
+mod arrivals;
+mod cq;
+mod device;
+mod traffic;
+mod ud;
+mod windows;
