@@ -8,6 +8,7 @@
 
 pub mod nqn;
 pub mod pdu;
+pub mod rdma;
 pub mod target;
 
 pub use nqn::{DISCOVERY_NQN, Nqn, NqnError};

@@ -1,0 +1,179 @@
+//! From a CM request to a running connection. NVMe RDMA Transport 1.0 §2.2: queue sizes travel in the private data.
+//!
+//! Receives for the whole submission queue are posted before the accept goes out, so the host may send at once.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use everywire_verbs::cm_id::{ConnParam, ConnectRequest, ListenOptions, Listener};
+use everywire_verbs::rt::{Notify, select, Either};
+use everywire_verbs::{Access, Device, Pd, Qp, QpCaps, QpInit, QpType, VerbsError};
+
+use super::connection::{Connection, Parts};
+use super::{ListenError, Shared};
+use crate::pdu::cm::{CmAccept, CmRequest, CmStatus};
+use crate::pdu::{Cqe, Sqe};
+use crate::rdma::pool::DataPool;
+use crate::rdma::region::io_memory;
+use crate::target::{QueueId, QueueOrigin};
+
+/// Receive slots start on a cache line.
+const SLOT_ALIGN: usize = 64;
+/// RNR retries of the host's receive queue: for ever, as Linux asks.
+const RNR_RETRY: u8 = 7;
+
+/// A listener and what its connections share.
+pub(super) struct Entrance {
+    shared: Rc<Shared>,
+    listener: Listener,
+    port_id: u16,
+    context: Rc<Context>,
+}
+
+/// What the connections of one listener share.
+pub(super) struct Context {
+    pub(super) device: Device,
+    pub(super) pd: Pd,
+    pub(super) pool: Rc<DataPool>,
+}
+
+impl Entrance {
+    pub(super) fn new(shared: &Rc<Shared>, device: &Device, address: SocketAddr) -> Result<Self, ListenError> {
+        let pd = device.alloc_pd()?;
+        let max = shared.target.borrow().limits().max_transfer() as usize;
+        let pool = DataPool::new(&pd, shared.options.data_pool, max)?;
+        let listener = device.listen(address, ListenOptions { backlog: shared.options.backlog })?;
+        let port_id = shared.next_port.get();
+        shared.next_port.set(port_id.wrapping_add(1));
+        let context = Rc::new(Context { device: device.clone(), pd, pool });
+        Ok(Self { shared: shared.clone(), listener, port_id, context })
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.listener.local_addr()
+    }
+
+    pub(super) fn port_id(&self) -> u16 {
+        self.port_id
+    }
+
+    /// Takes requests until told to stop.
+    pub(super) async fn run(self, stop: Notify) {
+        loop {
+            let request = match select(self.listener.next_request(), stop.notified()).await {
+                Either::First(Ok(request)) => request,
+                Either::First(Err(error)) => {
+                    tracing::error!("{error}");
+                    break;
+                }
+                Either::Second(()) => break,
+            };
+            self.handle(request);
+        }
+        self.shared.target.borrow_mut().remove_listener(self.port_id);
+        self.shared.dispatch();
+    }
+
+    fn handle(&self, request: ConnectRequest) {
+        let (peer, local) = (request.peer(), request.local());
+        match self.prepare(&request) {
+            Ok(prepared) => {
+                let shared = self.shared.clone();
+                self.shared.rt.spawn(prepared.accept(shared, request));
+            }
+            Err(status) => {
+                tracing::warn!("{peer} -> {local}: connection refused: {status}");
+                if let Err(error) = request.reject(&status.to_reject()) {
+                    tracing::debug!("{error}");
+                }
+            }
+        }
+    }
+
+    fn prepare(&self, request: &ConnectRequest) -> Result<Prepared, CmStatus> {
+        let wanted = CmRequest::check(request.private_data())?;
+        let origin = QueueOrigin { port_id: self.port_id, peer: request.peer(), local: request.local() };
+        let (now, mut target) = (self.shared.rt.now(), self.shared.target.borrow_mut());
+        let id = target.open_queue(now, origin, &wanted)?;
+        // A larger wish is refused by Connect, which can say which parameter it was.
+        let entries = u32::from(wanted.hsqsize) + 1;
+        let entries = entries.min(target.limits().max_queue_entries.into());
+        let in_capsule = target.limits().in_capsule_data as usize;
+        let made = make_queue(&self.context, entries, in_capsule);
+        made.map(|(qp, parts)| Prepared { id, qp, parts, entries, rd_atomic: self.shared.options.rd_atomic })
+            .map_err(|error| {
+                tracing::error!("{}: {error}", request.peer());
+                target.close_queue(id);
+                CmStatus::NO_RESOURCES
+            })
+    }
+}
+
+/// A queue pair with its receives posted, and the memory around it.
+fn make_queue(context: &Rc<Context>, entries: u32, in_capsule: usize) -> Result<(Qp, Parts), VerbsError> {
+    let limits = context.device.limits();
+    // A command keeps its slot until the host has acknowledged its response; meanwhile the host may send the next.
+    let slots = 2 * entries as usize;
+    let send_wr = (3 * entries + 32).min(limits.max_qp_wr);
+    let cq = context.device.create_cq((entries + send_wr).min(limits.max_cqe))?;
+    let caps = QpCaps {
+        max_send_wr: send_wr,
+        max_recv_wr: entries,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let qp = context.pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) })?;
+    let stride = (Sqe::LEN + in_capsule).next_multiple_of(SLOT_ALIGN);
+    let capsules = context.pd.register(stride * entries as usize, Access::LOCAL_WRITE)?;
+    let responses = context.pd.register(Cqe::LEN * slots, Access::empty())?;
+    // The host never reaches into our memory.
+    qp.to_init(Access::empty())?;
+    let parts = Parts {
+        context: context.clone(),
+        cq,
+        capsule_memory: io_memory(&capsules),
+        capsules,
+        responses,
+        stride,
+        capsule_len: Sqe::LEN + in_capsule,
+        slots,
+        send_wr,
+    };
+    for index in 0..entries {
+        let posted = qp.post_recv(parts.receive(index));
+        posted.expect("an empty receive queue of this depth takes as many receives");
+    }
+    Ok((qp, parts))
+}
+
+/// Ready to accept.
+struct Prepared {
+    id: QueueId,
+    qp: Qp,
+    parts: Parts,
+    entries: u32,
+    rd_atomic: u8,
+}
+
+impl Prepared {
+    async fn accept(self, shared: Rc<Shared>, request: ConnectRequest) {
+        let (peer, local) = (request.peer(), request.local());
+        let accept = CmAccept { crqsize: self.entries as u16, ..Default::default() };
+        let param = ConnParam {
+            initiator_depth: request.param().responder_resources.min(self.rd_atomic),
+            // The host must not READ from us.
+            responder_resources: 0,
+            rnr_retry_count: RNR_RETRY,
+            ..ConnParam::with_private_data(accept.emit())
+        };
+        match request.accept(&self.qp, param).await {
+            Ok(connection) => Connection::start(shared, self.id, self.qp, connection, self.parts),
+            Err(error) => {
+                tracing::warn!("{peer} -> {local}: {error}");
+                shared.target.borrow_mut().close_queue(self.id);
+                shared.dispatch();
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! One connection: its completion loop, its resources, its end.
+//!
+//! Completions are taken in batches; everything they cause is collected and posted as one list of receives and one of
+//! sends, receives first, so that a freed entry is never advertised before its buffer is there. States: running, torn
+//! down. What a single command goes through is in [`super::command`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use everywire_block::{IoBuf, IoMemory};
+use everywire_verbs::rt::{Either, Notify, select};
+use everywire_verbs::{Completion, Cq, MemoryRegion, Qp, RecvWr, SendWr, WcOpcode, WcStatus, cm_id};
+
+use super::Shared;
+use super::accept::Context;
+use super::command::Slot;
+use crate::pdu::{Cqe, Sqe};
+use crate::target::QueueId;
+
+/// Completions taken at once.
+const BATCH: usize = 64;
+
+/// What a work request id says besides its index.
+pub(super) const TAG_READ: u64 = 1 << 32;
+pub(super) const TAG_RESPONSE: u64 = 2 << 32;
+
+/// Memory and queues around a queue pair.
+pub(super) struct Parts {
+    pub(super) context: Rc<Context>,
+    pub(super) cq: Cq,
+    pub(super) capsules: MemoryRegion,
+    pub(super) capsule_memory: Arc<dyn IoMemory>,
+    pub(super) responses: MemoryRegion,
+    /// Bytes from one capsule to the next.
+    pub(super) stride: usize,
+    /// Bytes a capsule may have.
+    pub(super) capsule_len: usize,
+    pub(super) slots: usize,
+    pub(super) send_wr: u32,
+}
+
+impl Parts {
+    pub(super) fn receive(&self, index: u32) -> RecvWr {
+        let at = index as usize * self.stride;
+        RecvWr::new(index.into(), [self.capsules.sge(at..at + self.capsule_len)])
+    }
+}
+
+/// What changes while a connection runs.
+pub(super) struct State {
+    pub(super) slots: Vec<Slot>,
+    pub(super) free: Vec<u32>,
+    /// Slots waiting for a buffer or for room in the send queue, in order.
+    pub(super) waiting: VecDeque<u32>,
+    /// Capsules (index, bytes) that found no free slot.
+    pub(super) backlog: VecDeque<(u32, u32)>,
+    /// Completions of held commands that found no free slot.
+    pub(super) events: VecDeque<Cqe>,
+    /// Free entries of the send queue.
+    pub(super) room: u32,
+    pub(super) sends: Vec<SendWr>,
+    pub(super) receives: Vec<RecvWr>,
+}
+
+pub(super) struct Connection {
+    pub(super) shared: Rc<Shared>,
+    pub(super) id: QueueId,
+    pub(super) parts: Parts,
+    pub(super) state: RefCell<State>,
+    pub(super) nothing: IoBuf,
+    qp: Qp,
+    cm: cm_id::Connection,
+    /// Buffers came back, or the end has come.
+    pub(super) poke: Notify,
+    torn_down: Cell<bool>,
+}
+
+impl Connection {
+    pub(super) fn start(shared: Rc<Shared>, id: QueueId, qp: Qp, cm: cm_id::Connection, parts: Parts) {
+        let state = State {
+            slots: (0..parts.slots).map(|_| Slot::default()).collect(),
+            free: (0..parts.slots as u32).rev().collect(),
+            waiting: VecDeque::new(),
+            backlog: VecDeque::new(),
+            events: VecDeque::new(),
+            room: parts.send_wr,
+            sends: Vec::new(),
+            receives: Vec::new(),
+        };
+        let nothing = IoBuf::new(parts.capsule_memory.clone(), 0, 0);
+        let connection = Rc::new(Self {
+            shared: shared.clone(),
+            id,
+            parts,
+            state: RefCell::new(state),
+            nothing,
+            qp,
+            cm,
+            poke: Notify::new(),
+            torn_down: Cell::new(false),
+        });
+        if shared.stopping.get() {
+            connection.tear_down(&"the target shuts down");
+            return;
+        }
+        shared.connections.borrow_mut().insert(id, connection.clone());
+        tracing::info!("{connection}: connected");
+        shared.rt.spawn(connection.clone().completions());
+        shared.rt.spawn(connection.watch());
+    }
+
+    /// The completion loop.
+    async fn completions(self: Rc<Self>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while !self.torn_down.get() {
+            if let Err(error) = self.parts.cq.wait(&mut batch, BATCH).await {
+                self.tear_down(&error);
+                return;
+            }
+            for completion in batch.drain(..) {
+                self.completed(&completion);
+            }
+            self.pump();
+            self.post();
+        }
+    }
+
+    /// Everything but completions: the peer's disconnect, deadlines, buffers that came back.
+    async fn watch(self: Rc<Self>) {
+        let mut closed = std::pin::pin!(self.cm.closed());
+        while !self.torn_down.get() {
+            let deadline = self.shared.target.borrow().queue_deadline(self.id);
+            let timer = async {
+                match deadline {
+                    Some(at) => self.shared.rt.sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let poked = select(self.poke.notified(), timer);
+            match select(closed.as_mut(), poked).await {
+                Either::First(reason) => self.tear_down(&reason),
+                Either::Second(Either::First(())) => {
+                    self.pump();
+                    self.post();
+                }
+                Either::Second(Either::Second(())) => {
+                    let now = self.shared.rt.now();
+                    self.shared.target.borrow_mut().handle_timeout(now, self.id);
+                    self.shared.dispatch();
+                }
+            }
+        }
+    }
+
+    fn completed(self: &Rc<Self>, completion: &Completion) {
+        if self.torn_down.get() {
+            return;
+        }
+        let index = completion.wr_id as u32;
+        if completion.status != WcStatus::Success {
+            // The first error says what happened; the flushes that follow do not.
+            let what = match completion.opcode {
+                WcOpcode::RdmaRead => "reading the host's data",
+                WcOpcode::RdmaWrite => "writing to the host's memory",
+                WcOpcode::Send => "sending a response",
+                _ => "receiving a command",
+            };
+            self.tear_down(&format_args!("{what}: {}", completion.status));
+            return;
+        }
+        match completion.opcode {
+            WcOpcode::Recv => self.received(index, completion.byte_len),
+            WcOpcode::RdmaRead => self.data_came(index),
+            _ => self.answered(index),
+        }
+    }
+
+    fn received(self: &Rc<Self>, capsule: u32, len: u32) {
+        if (len as usize) < Sqe::LEN {
+            self.tear_down(&format_args!("a command capsule of {len} bytes; the entry alone has {}", Sqe::LEN));
+            return;
+        }
+        let slot = self.state.borrow_mut().free.pop();
+        match slot {
+            Some(slot) => self.begin(slot, capsule, len),
+            None => self.state.borrow_mut().backlog.push_back((capsule, len)),
+        }
+    }
+
+    /// Gives waiting work what has become free: slots first to events, then to capsules; then buffers and room.
+    pub(super) fn pump(self: &Rc<Self>) {
+        loop {
+            let (event, capsule, slot) = {
+                let mut state = self.state.borrow_mut();
+                if state.free.is_empty() || state.events.is_empty() && state.backlog.is_empty() {
+                    break;
+                }
+                let event = state.events.pop_front();
+                let capsule = if event.is_none() { state.backlog.pop_front() } else { None };
+                (event, capsule, state.free.pop())
+            };
+            match (event, capsule, slot) {
+                (Some(cqe), _, Some(slot)) => self.send_event(slot, cqe),
+                (None, Some((capsule, len)), Some(slot)) => self.begin(slot, capsule, len),
+                _ => break,
+            }
+        }
+        // Stops at the first that still cannot go on: those behind it must not overtake for ever.
+        loop {
+            let Some(slot) = self.state.borrow_mut().waiting.pop_front() else { break };
+            if !self.resume(slot) {
+                self.state.borrow_mut().waiting.push_front(slot);
+                break;
+            }
+        }
+    }
+
+    /// Posts what was collected.
+    pub(super) fn post(self: &Rc<Self>) {
+        if self.torn_down.get() {
+            return;
+        }
+        let failed = {
+            let State { sends, receives, .. } = &mut *self.state.borrow_mut();
+            let receives = if receives.is_empty() { Ok(()) } else { self.qp.post_recv_list(receives.drain(..)) };
+            let sends = if sends.is_empty() { Ok(()) } else { self.qp.post_send_list(sends.drain(..)) };
+            receives.and(sends)
+        };
+        if let Err(error) = failed {
+            self.tear_down(&error);
+        }
+    }
+
+    /// A held command was answered by an event.
+    pub(super) fn event(self: &Rc<Self>, cqe: Cqe) {
+        self.state.borrow_mut().events.push_back(cqe);
+        // Not here: the caller may be in the middle of this very connection's batch.
+        self.poke.notify_one();
+    }
+
+    /// Ends the connection, once; the association goes with its admin queue.
+    pub(super) fn tear_down(self: &Rc<Self>, why: &dyn fmt::Display) {
+        if self.torn_down.replace(true) {
+            return;
+        }
+        let shared = &self.shared;
+        let reason = why.to_string();
+        tracing::info!("{self}: closed: {reason}");
+        shared.connections.borrow_mut().remove(&self.id);
+        shared.target.borrow_mut().close_queue(self.id);
+        self.poke.notify_one();
+        // To ERR at once: what is outstanding is flushed instead of retried against a host that has gone.
+        let ended = self.cm.disconnect();
+        shared.closing.set(shared.closing.get() + 1);
+        let connection = self.clone();
+        shared.rt.spawn(async move {
+            ended.await;
+            let shared = &connection.shared;
+            shared.closing.set(shared.closing.get() - 1);
+            shared.closed.notify_waiters();
+        });
+        shared.dispatch();
+    }
+
+    pub(super) fn is_torn_down(&self) -> bool {
+        self.torn_down.get()
+    }
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {}", self.cm.peer(), self.cm.local())?;
+        let Ok(target) = self.shared.target.try_borrow() else { return Ok(()) };
+        let Some(info) = target.queue_info(self.id) else { return Ok(()) };
+        write!(f, " queue {}", info.qid)?;
+        if let (Some(host), Some(subsystem)) = (info.host, info.subsystem) {
+            write!(f, ", host {host}, subsystem {subsystem}")?;
+        }
+        Ok(())
+    }
+}
