@@ -116,7 +116,9 @@ impl Target {
         self.next_controller += 1;
         if let Some(queue) = self.queues.get(&id) {
             let (peer, local) = (queue.origin.peer, queue.origin.local);
-            tracing::info!("{peer} -> {local}: host {host}, subsystem {nqn}, controller {cntlid}: association made");
+            tracing::info!(
+                "{peer} -> {local}: host {host}, subsystem {nqn}, controller {cntlid}: association made"
+            );
         }
         let controller = Controller {
             subsystem: nqn,

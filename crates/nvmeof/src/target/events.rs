@@ -151,7 +151,9 @@ impl Target {
     pub(super) fn end_association(&mut self, key: ControllerKey, reason: CloseReason) {
         let Some(controller) = self.controllers.remove(&key) else { return };
         let Controller { host, subsystem, cntlid, .. } = &controller;
-        tracing::info!("host {host}, subsystem {subsystem}, controller {cntlid}: association ended: {reason}");
+        tracing::info!(
+            "host {host}, subsystem {subsystem}, controller {cntlid}: association ended: {reason}"
+        );
         if let Some(subsystem) = self.subsystems.get_mut(&controller.subsystem) {
             subsystem.release(controller.cntlid);
         }

@@ -2,7 +2,6 @@
 //! Each change that discovery shows moves the generation counter and tells discovery controllers.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use everywire_block::Backend;
 
@@ -61,12 +60,7 @@ impl Target {
 
     /// Takes a host off a subsystem's list; its associations end at once unless `keep_associations`.
     /// On a subsystem that any host may use, this closes it to all hosts.
-    pub fn remove_host(
-        &mut self,
-        nqn: &Nqn,
-        host: &Nqn,
-        keep_associations: bool,
-    ) -> Result<(), ConfigError> {
+    pub fn remove_host(&mut self, nqn: &Nqn, host: &Nqn, keep_associations: bool) -> Result<(), ConfigError> {
         self.subsystem_mut(nqn)?.hosts.get_or_insert_default().remove(host);
         if !keep_associations {
             self.end_where(CloseReason::HostRemoved, |subsystem, name| subsystem == nqn && name == host);
@@ -105,7 +99,10 @@ impl Target {
     /// Every backend, to be flushed at the end.
     pub fn backends(&self) -> Vec<Arc<dyn Backend>> {
         let subsystems = self.subsystems.values();
-        subsystems.flat_map(|subsystem| subsystem.namespaces.values()).map(|namespace| namespace.backend.clone()).collect()
+        subsystems
+            .flat_map(|subsystem| subsystem.namespaces.values())
+            .map(|namespace| namespace.backend.clone())
+            .collect()
     }
 
     fn subsystem_mut(&mut self, nqn: &Nqn) -> Result<&mut Subsystem, ConfigError> {

@@ -5,9 +5,11 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use everywire_verbs::cm_id::{ConnParam, ConnectRequest, ListenOptions, Listener};
-use everywire_verbs::rt::{Notify, select, Either};
-use everywire_verbs::{Access, Device, Pd, Qp, QpCaps, QpInit, QpType, VerbsError};
+use everywire_verbs::rt::{Either, Notify, select};
+use everywire_verbs::{
+    Access, ConnParam, ConnectRequest, Device, ListenOptions, Listener, Pd, Qp, QpCaps, QpInit, QpType,
+    VerbsError,
+};
 
 use super::connection::{Connection, Parts};
 use super::{ListenError, Shared};
@@ -38,7 +40,11 @@ pub(super) struct Context {
 }
 
 impl Entrance {
-    pub(super) fn new(shared: &Rc<Shared>, device: &Device, address: SocketAddr) -> Result<Self, ListenError> {
+    pub(super) fn new(
+        shared: &Rc<Shared>,
+        device: &Device,
+        address: SocketAddr,
+    ) -> Result<Self, ListenError> {
         let pd = device.alloc_pd()?;
         let max = shared.target.borrow().limits().max_transfer() as usize;
         let pool = DataPool::new(&pd, shared.options.data_pool, max)?;

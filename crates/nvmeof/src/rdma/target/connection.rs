@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use everywire_block::{IoBuf, IoMemory};
 use everywire_verbs::rt::{Either, Notify, select};
-use everywire_verbs::{Completion, Cq, MemoryRegion, Qp, RecvWr, SendWr, WcOpcode, WcStatus, cm_id};
+use everywire_verbs::{Completion, Cq, MemoryRegion, Qp, RecvWr, SendWr, WcOpcode, WcStatus};
 
 use super::Shared;
 use super::accept::Context;
@@ -72,14 +72,20 @@ pub(super) struct Connection {
     pub(super) state: RefCell<State>,
     pub(super) nothing: IoBuf,
     qp: Qp,
-    cm: cm_id::Connection,
+    cm: everywire_verbs::Connection,
     /// Buffers came back, or the end has come.
     pub(super) poke: Notify,
     torn_down: Cell<bool>,
 }
 
 impl Connection {
-    pub(super) fn start(shared: Rc<Shared>, id: QueueId, qp: Qp, cm: cm_id::Connection, parts: Parts) {
+    pub(super) fn start(
+        shared: Rc<Shared>,
+        id: QueueId,
+        qp: Qp,
+        cm: everywire_verbs::Connection,
+        parts: Parts,
+    ) {
         let state = State {
             slots: (0..parts.slots).map(|_| Slot::default()).collect(),
             free: (0..parts.slots as u32).rev().collect(),
@@ -180,7 +186,10 @@ impl Connection {
 
     fn received(self: &Rc<Self>, capsule: u32, len: u32) {
         if (len as usize) < Sqe::LEN {
-            self.tear_down(&format_args!("a command capsule of {len} bytes; the entry alone has {}", Sqe::LEN));
+            self.tear_down(&format_args!(
+                "a command capsule of {len} bytes; the entry alone has {}",
+                Sqe::LEN
+            ));
             return;
         }
         let slot = self.state.borrow_mut().free.pop();
@@ -225,7 +234,8 @@ impl Connection {
         }
         let failed = {
             let State { sends, receives, .. } = &mut *self.state.borrow_mut();
-            let receives = if receives.is_empty() { Ok(()) } else { self.qp.post_recv_list(receives.drain(..)) };
+            let receives =
+                if receives.is_empty() { Ok(()) } else { self.qp.post_recv_list(receives.drain(..)) };
             let sends = if sends.is_empty() { Ok(()) } else { self.qp.post_send_list(sends.drain(..)) };
             receives.and(sends)
         };

@@ -14,9 +14,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use everywire_verbs::cm_id::CmError;
 use everywire_verbs::rt::{Notify, Rt};
-use everywire_verbs::{Device, VerbsError};
+use everywire_verbs::{CmError, Device, VerbsError};
 
 use crate::pdu::discovery::PRTYPE_ROCE_V2;
 use crate::target::{ConfigError, Listener, QueueId, Target, TargetEvent};
