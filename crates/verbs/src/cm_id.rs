@@ -114,6 +114,11 @@ impl CmState {
         }
     }
 
+    /// Whether a queue pair number is in time-wait and must not be given out.
+    pub(crate) fn holds_qpn(&self, qpn: Qpn) -> bool {
+        self.engine.qpn_in_timewait(qpn)
+    }
+
     /// Entries in all tables; flat over any number of connections.
     fn footprint(&self) -> usize {
         self.engine.footprint()
@@ -289,10 +294,5 @@ impl State {
     /// A queue pair is about to be destroyed. A handle that keeps a connection keeps its queue pair, so there is none left.
     pub(crate) fn cm_qp_destroyed(&mut self, qpn: Qpn) {
         debug_assert!(self.cm.records.of_qpn(qpn).is_none(), "a connection outlived its queue pair");
-    }
-
-    /// Whether a queue pair number is in time-wait and must not be given out.
-    pub(crate) fn cm_holds_qpn(&self, qpn: Qpn) -> bool {
-        self.cm.engine.qpn_in_timewait(qpn)
     }
 }

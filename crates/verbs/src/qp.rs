@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::error::{ErrorKind, PostListError, VerbsError};
 use crate::pd::Pd;
 use crate::srq::Srq;
+use crate::state::State;
 
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
@@ -81,7 +82,11 @@ impl Pd {
             pkey: PKey::DEFAULT,
             port_mtu: device.config().active_mtu,
         };
-        let made = device.lock().qps.insert(config);
+        let mut locked = device.lock();
+        let state: &mut State = &mut locked;
+        // IBTA §12.9.8.4: not a number that stray packets of its last connection may still reach.
+        let made = state.qps.insert(config, |qpn| state.cm.holds_qpn(qpn));
+        drop(locked);
         let max = device.limits().max_qp;
         let (_, qpn) = made.ok_or_else(|| VerbsError::full(device.name(), "max_qp", max.into()))?;
         Ok(Qp(Arc::new(QpInner {

@@ -15,6 +15,9 @@ use rand_core::Rng;
 /// Freed slots that rest before one is used again, while the table may still grow.
 const REUSE_DISTANCE: usize = 256;
 
+/// Generations of a slot, and slots, that are tried for a number that is free.
+const MAX_DRAWS: usize = 64;
+
 /// Bits of a queue pair number.
 const QPN_BITS: u32 = 24;
 
@@ -54,16 +57,26 @@ impl QpTable {
         QpTable { slots: Vec::new(), free: VecDeque::new(), live: 0, max, slot_bits, prefix, rng }
     }
 
-    /// Creates a queue pair under a fresh number; `None` if the table is full.
-    pub(crate) fn insert(&mut self, config: impl FnOnce(Qpn) -> QpConfig) -> Option<(u32, Qpn)> {
-        let slot = self.reserve()?;
-        let qpn = self.next_number(slot);
-        let entry = QpEntry { qp: ib::Qp::new(config(qpn)), ready: false, peer: None, groups: 0 };
-        let place = &mut self.slots[slot as usize];
-        place.qpn = qpn;
-        place.entry = Some(Box::new(entry));
-        self.live += 1;
-        Some((slot, qpn))
+    /// Creates a queue pair under a fresh number that is not `held` in a time-wait; `None` if the table is full.
+    pub(crate) fn insert(
+        &mut self,
+        config: impl FnOnce(Qpn) -> QpConfig,
+        held: impl Fn(Qpn) -> bool,
+    ) -> Option<(u32, Qpn)> {
+        for _ in 0..MAX_DRAWS {
+            let slot = self.reserve()?;
+            let Some(qpn) = self.next_number(slot, &held) else {
+                self.free.push_back(slot);
+                continue;
+            };
+            let entry = QpEntry { qp: ib::Qp::new(config(qpn)), ready: false, peer: None, groups: 0 };
+            let place = &mut self.slots[slot as usize];
+            place.qpn = qpn;
+            place.entry = Some(Box::new(entry));
+            self.live += 1;
+            return Some((slot, qpn));
+        }
+        None
     }
 
     fn reserve(&mut self) -> Option<u32> {
@@ -78,9 +91,9 @@ impl QpTable {
         self.free.pop_front()
     }
 
-    fn next_number(&mut self, slot: u32) -> Qpn {
+    fn next_number(&mut self, slot: u32, held: impl Fn(Qpn) -> bool) -> Option<Qpn> {
         let place = &mut self.slots[slot as usize];
-        loop {
+        for _ in 0..MAX_DRAWS {
             place.generation = place.generation.wrapping_add(1);
             let number = (place.generation << self.slot_bits) | slot;
             let qpn = match self.prefix {
@@ -89,10 +102,11 @@ impl QpTable {
             };
             // QP0, QP1 and the multicast number are not for anyone. A fixed zero prefix leaves other generations to
             // slots 0 and 1 as long as there are generations at all, which MAX_QPS_WITH_PREFIX sees to.
-            if qpn.get() > 1 && qpn != Qpn::MULTICAST {
-                return qpn;
+            if qpn.get() > 1 && qpn != Qpn::MULTICAST && !held(qpn) {
+                return Some(qpn);
             }
         }
+        None
     }
 
     /// The slot of a number that is in use.

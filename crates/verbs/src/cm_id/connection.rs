@@ -221,7 +221,7 @@ impl State {
         if other.is_some_and(|record| record.end.is_none()) {
             return refuse("is being connected already");
         }
-        if self.cm_holds_qpn(qpn) {
+        if self.cm.holds_qpn(qpn) {
             return refuse(
                 "was connected before and is in time-wait: take a new one, or wait until it has rested",
             );

@@ -564,3 +564,22 @@ fn a_device_connects_to_itself() {
     world.run_out();
     assert_eq!(world.a.cm_footprint(), 0);
 }
+
+/// With the top byte of queue pair numbers fixed there are few of them: those in time-wait are still not given out.
+#[test]
+fn numbers_in_time_wait_are_not_given_out() {
+    let slot = |ip, seed| {
+        let limits = DeviceLimits { max_qp: 2, ..DeviceLimits::default() };
+        DeviceConfig { id_slot: Some(7), limits, ..config(ip, seed) }
+    };
+    let mut world = World::with(slot(A, 1), slot(B, 2));
+    let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
+    let listener = listener(&world);
+    let mut used = std::collections::HashSet::new();
+    for _ in 0..500 {
+        let (connection, accepted) = connected(&mut world, &listener, &a, &b);
+        assert!(used.insert(connection.qp().qpn()), "a number came back while its time-wait lasts");
+        assert_eq!(connection.qp().qpn().get() >> 16, 7);
+        world.join(connection.disconnect(), accepted.closed());
+    }
+}
