@@ -110,10 +110,12 @@ impl Retry {
         Verdict::Again
     }
 
-    /// An RNR NAK: spends an RNR retry and waits.
+    /// An RNR NAK: spends an RNR retry and waits. The peer is there, so the transport retries are full again: lost or
+    /// repeated packets between one RNR NAK and the next must not add up.
     pub(super) fn not_ready(&mut self, now: Instant, timer: u8) -> Verdict {
         self.stop();
         self.timed = None;
+        self.left = self.limit;
         if self.rnr_limit != RNR_RETRY_FOREVER {
             if self.rnr_left == 0 {
                 return Verdict::GiveUp;

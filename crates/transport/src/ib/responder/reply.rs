@@ -189,6 +189,9 @@ impl Replies {
             match emit(sh, env, burst, answer) {
                 Ok(true) => answer.sent += 1,
                 Ok(false) => break,
+                // The key went after the repetition was queued. The requester has its data, or it could not have let
+                // the key go.
+                Err(_) if answer.again => answer.sent = answer.packets,
                 Err(_) => {
                     self.queue.clear();
                     return Err(psn);

@@ -5,6 +5,7 @@
 
 mod memory;
 mod rc;
+mod simulated;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
