@@ -1,10 +1,12 @@
 //! The key table: which L_Key or R_Key opens which bytes, to whom, for what.
 //!
-//! Read IBTA vol. 1 §10.6 (memory management) first, §10.6.7 for windows. It is the device's [`Memory`]: every segment is
-//! checked in full (key, domain, permission, bounds, wrap) before a byte moves, and nothing is checked where there are no
-//! bytes. The upper 24 bits of a key are drawn from entropy and rest in quarantine after use; the low 8 are the
+//! Read IBTA vol. 1 §10.6 (memory management) first, §10.6.7 for windows. It is the device's
+//! `Memory` (see `access`): every segment is checked in full (key, domain, permission, bounds, wrap) before a byte moves,
+//! and nothing is checked where there are no bytes. The upper 24 bits of a key are drawn from entropy and rest in quarantine after use; the low 8 are the
 //! consumer's on fast-register regions and windows. The memory itself is in `memory`; posting is the transport's.
 
+mod access;
+mod fast;
 mod window;
 
 #[cfg(test)]
@@ -14,10 +16,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use everywire_transport::memory::{
-    Access, AccessError, AtomicOp, BindWindow, FastRegister, Memory, PdId, RemoteAccess, Sge,
-};
-use everywire_wire::{Qpn, RKey};
+use everywire_transport::memory::{Access, AccessError, PdId};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -292,6 +291,12 @@ impl KeyTable {
         }
     }
 
+    /// The current key of a region or window, whatever its tag has become.
+    pub(crate) fn current_key(&self, key: u32) -> Option<u32> {
+        let entry = self.entries.get(&(key >> 8))?;
+        Some((key & !0xff) | u32::from(entry.tag))
+    }
+
     #[inline]
     fn entry(&self, key: u32) -> Result<&Entry, AccessError> {
         let entry = self.entries.get(&(key >> 8)).ok_or(AccessError::UnknownKey)?;
@@ -304,233 +309,5 @@ impl KeyTable {
             return Err(AccessError::UnknownKey);
         }
         if entry.pd == pd { Ok(entry) } else { Err(AccessError::WrongPd) }
-    }
-
-    /// The entry and offset behind one local segment.
-    #[inline]
-    fn local(&self, pd: PdId, sge: &Sge, write: bool) -> Result<(&Entry, u64), AccessError> {
-        let entry = self.entry(sge.lkey.0)?;
-        if entry.pd != pd {
-            return Err(AccessError::WrongPd);
-        }
-        match entry.kind {
-            Kind::Window(_) => return Err(AccessError::Permission), // IBTA §10.6.7: no local access through windows
-            Kind::Fast { valid: false, .. } => return Err(AccessError::Invalidated),
-            _ => {}
-        }
-        if write && !entry.access.contains(Access::LOCAL_WRITE) {
-            return Err(AccessError::Permission);
-        }
-        Ok((entry, entry.offset(sge.addr, u64::from(sge.length))?))
-    }
-
-    /// The entry and offset behind a peer's access.
-    #[inline]
-    fn remote(&self, at: &RemoteAccess) -> Result<(&Entry, u64), AccessError> {
-        let entry = self.entry(at.rkey.0)?;
-        match &entry.kind {
-            Kind::Window(window) => return self.through_window(entry, window, at),
-            Kind::Fast { valid: false, .. } => return Err(AccessError::Invalidated),
-            _ => {}
-        }
-        if entry.pd != at.pd {
-            return Err(AccessError::WrongPd);
-        }
-        if !entry.access.contains(at.need) {
-            return Err(AccessError::Permission);
-        }
-        Ok((entry, entry.offset(at.va, at.length)?))
-    }
-
-    /// Runs `each` over the parts of a segment list that hold bytes `offset..offset + length` of the message; all of them
-    /// are checked before the first is used.
-    fn walk(
-        &self,
-        (pd, sges, write): (PdId, &[Sge], bool),
-        offset: u64,
-        length: usize,
-        mut each: impl FnMut(&Entry, u64, std::ops::Range<usize>) -> Result<(), AccessError>,
-    ) -> Result<(), AccessError> {
-        if length == 0 {
-            return Ok(());
-        }
-        if let [sge] = sges {
-            // The usual case, without a second look.
-            let (entry, at) = self.local(pd, sge, write)?;
-            if offset.checked_add(length as u64).is_none_or(|end| end > u64::from(sge.length)) {
-                return Err(AccessError::OutOfBounds);
-            }
-            return each(entry, at + offset, 0..length);
-        }
-        for check in [true, false] {
-            let (mut skip, mut done) = (offset, 0);
-            for sge in sges.iter().filter(|sge| sge.length > 0) {
-                if done == length {
-                    break;
-                }
-                if skip >= u64::from(sge.length) {
-                    skip -= u64::from(sge.length);
-                    continue;
-                }
-                let (entry, at) = self.local(pd, sge, write)?;
-                let take = (length - done).min((u64::from(sge.length) - skip) as usize);
-                if !check {
-                    each(entry, at + skip, done..done + take)?;
-                }
-                done += take;
-                skip = 0;
-            }
-            if done < length {
-                return Err(AccessError::OutOfBounds);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Memory for KeyTable {
-    fn check_local(&self, pd: PdId, sges: &[Sge], write: bool) -> Result<u64, AccessError> {
-        let mut total = 0;
-        for sge in sges.iter().filter(|sge| sge.length > 0) {
-            self.local(pd, sge, write)?;
-            total += u64::from(sge.length);
-        }
-        Ok(total)
-    }
-
-    fn gather(&self, pd: PdId, sges: &[Sge], offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        self.walk((pd, sges, false), offset, into.len(), |entry, at, range| entry.read(at, &mut into[range]))
-    }
-
-    fn scatter(&mut self, pd: PdId, sges: &[Sge], offset: u64, from: &[u8]) -> Result<(), AccessError> {
-        self.walk((pd, sges, true), offset, from.len(), |entry, at, range| entry.write(at, &from[range]))
-    }
-
-    fn check_remote(&self, at: &RemoteAccess) -> Result<(), AccessError> {
-        if at.length == 0 {
-            return Ok(()); // IBTA C9-88: no R_Key check for zero-length requests
-        }
-        self.remote(at).map(drop)
-    }
-
-    fn read_remote(&self, at: &RemoteAccess, into: &mut [u8]) -> Result<(), AccessError> {
-        if into.is_empty() {
-            return Ok(());
-        }
-        let (entry, offset) = self.remote(&RemoteAccess { length: into.len() as u64, ..*at })?;
-        entry.read(offset, into)
-    }
-
-    fn write_remote(&mut self, at: &RemoteAccess, from: &[u8]) -> Result<(), AccessError> {
-        if from.is_empty() {
-            return Ok(());
-        }
-        let (entry, offset) = self.remote(&RemoteAccess { length: from.len() as u64, ..*at })?;
-        entry.write(offset, from)
-    }
-
-    fn atomic(&mut self, at: &RemoteAccess, op: AtomicOp) -> Result<u64, AccessError> {
-        let (entry, offset) = self.remote(&RemoteAccess { length: 8, ..*at })?;
-        if !at.va.is_multiple_of(8) {
-            return Err(AccessError::OutOfBounds); // the transport has refused it before (IBTA §9.4.5)
-        }
-        let mut original = None;
-        entry.pieces(offset, 8, |region, at, range| {
-            // A word that straddles pieces, or is not aligned in this host's memory, cannot be one atomic access.
-            if range.len() == 8 {
-                original = region.update_u64(at, |old| match op {
-                    AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
-                    AtomicOp::CompareSwap { .. } => old,
-                    AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-                });
-            }
-            Ok(())
-        })?;
-        original.ok_or(AccessError::OutOfBounds)
-    }
-
-    fn invalidate_local(&mut self, pd: PdId, qpn: Qpn, key: RKey) -> Result<(), AccessError> {
-        self.invalidate(pd, qpn, key)
-    }
-
-    fn invalidate_remote(&mut self, pd: PdId, qpn: Qpn, key: RKey) -> Result<(), AccessError> {
-        self.invalidate(pd, qpn, key)
-    }
-
-    fn bind_window(&mut self, pd: PdId, qpn: Qpn, bind: &BindWindow) -> Result<RKey, AccessError> {
-        self.bind(pd, qpn, bind)
-    }
-
-    fn fast_register(&mut self, pd: PdId, _qpn: Qpn, reg: &FastRegister) -> Result<(), AccessError> {
-        let (max_pages, old) = match self.entry_mut(reg.mr.0, pd)? {
-            Entry { kind: Kind::Fast { max_pages, valid: false, .. }, .. } => (*max_pages, reg.mr.0),
-            _ => return Err(AccessError::BadState), // IBTA §10.6.4.6: the region must be free
-        };
-        if reg.new_key.0 >> 8 != old >> 8 {
-            return Err(AccessError::UnknownKey); // only the low eight bits are the consumer's
-        }
-        let allowed = REMOTE | Access::LOCAL_WRITE | Access::MW_BIND | Access::ZERO_BASED;
-        if !allowed.contains(reg.access)
-            || (reg.access.intersects(CHANGING) && !reg.access.contains(Access::LOCAL_WRITE))
-        {
-            return Err(AccessError::Permission);
-        }
-        let base = if reg.access.contains(Access::ZERO_BASED) { 0 } else { reg.iova };
-        let pieces = self.fast_pieces(pd, reg, max_pages)?;
-        base.checked_add(reg.length).ok_or(AccessError::OutOfBounds)?;
-        let entry = self.entry_mut(old, pd)?;
-        entry.tag = reg.new_key.0 as u8;
-        entry.access = reg.access;
-        entry.base = base;
-        entry.len = reg.length;
-        entry.kind = Kind::Fast { pieces, max_pages, valid: true };
-        Ok(())
-    }
-}
-
-impl KeyTable {
-    /// The pieces of a fast registration: as if each were a local segment that must allow what the whole will.
-    fn fast_pieces(&self, pd: PdId, reg: &FastRegister, max_pages: u32) -> Result<Vec<Piece>, AccessError> {
-        if reg.pages.len() as u64 > u64::from(max_pages) {
-            return Err(AccessError::OutOfBounds);
-        }
-        let write = reg.access.contains(Access::LOCAL_WRITE);
-        let mut pieces = Vec::with_capacity(reg.pages.len());
-        let mut at = 0;
-        for page in reg.pages.iter().filter(|page| page.length > 0) {
-            let (entry, offset) = self.local(pd, page, write)?;
-            // Regions made of regions made of regions would never end: only plain memory can be a piece.
-            let Kind::Region { region } = &entry.kind else { return Err(AccessError::Permission) };
-            let len = u64::from(page.length);
-            pieces.push(Piece { region: region.clone(), offset, at, len });
-            at += len;
-        }
-        if at == reg.length { Ok(pieces) } else { Err(AccessError::OutOfBounds) }
-    }
-
-    /// Local and remote invalidation (IBTA §10.6.5): of fast-register regions and bound type 2 windows only.
-    fn invalidate(&mut self, pd: PdId, qpn: Qpn, key: RKey) -> Result<(), AccessError> {
-        let entry = self.entry_mut(key.0, pd)?;
-        match &mut entry.kind {
-            Kind::Region { .. } => Err(AccessError::Permission),
-            Kind::Fast { valid: false, .. } => Err(AccessError::Invalidated),
-            Kind::Fast { .. } if entry.windows > 0 => Err(AccessError::BadState),
-            Kind::Fast { pieces, valid, .. } => {
-                pieces.clear();
-                *valid = false;
-                Ok(())
-            }
-            Kind::Window(window) => {
-                let parent = window.invalidate(qpn)?;
-                self.unbound(parent);
-                Ok(())
-            }
-        }
-    }
-
-    /// The current key of a region or window, whatever its tag has become.
-    pub(crate) fn current_key(&self, key: u32) -> Option<u32> {
-        let entry = self.entries.get(&(key >> 8))?;
-        Some((key & !0xff) | u32::from(entry.tag))
     }
 }

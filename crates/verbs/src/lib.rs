@@ -22,6 +22,7 @@ mod mr;
 mod multicast;
 mod pd;
 mod qp;
+mod qp_env;
 mod qp_table;
 mod receive;
 mod route;
@@ -30,6 +31,7 @@ mod srq;
 mod state;
 mod table;
 #[cfg(test)]
+#[path = "tests/support.rs"]
 mod test_support;
 #[cfg(test)]
 mod tests;

@@ -5,13 +5,13 @@
 //! Everything here is deterministic: branches are polled in the order written, waiters are served first come, first
 //! served, so that a seed replays. This module holds no executor, no clock and no thread.
 
+mod channel;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use sync::{
-    Acquire, Closed, Notified, Notify, Permit, Receiver, Semaphore, Sender, TrySendError, channel,
-};
+pub use channel::{Closed, Receiver, Sender, TrySendError, channel};
+pub use sync::{Acquire, Notified, Notify, Permit, Semaphore};
 
 use std::cell::RefCell;
 use std::future::Future;

@@ -1,126 +1,29 @@
 //! Everything a device is, behind its one lock.
 //!
-//! [`Core`] is what queue pairs ask for while they run ([`QpEnv`]); [`State`] adds the queue pairs themselves, who is ready
-//! to send, who waits for time, and what the driver has to do. After every operation on a queue pair comes
-//! [`State::settle`], which draws the consequences: timers, the ready queue, windows that opened, completion queues that
-//! overflowed. Wakers and memory leave through [`Core::wakes`] and [`Core::trash`] and are used without the lock.
+//! [`Core`] is what queue pairs ask for while they run; [`State`] adds the queue pairs themselves, who is ready to send,
+//! who waits for time, and what the driver has to do. After every operation on a queue pair comes [`State::settle`],
+//! which draws the consequences: timers, the ready queue, windows that opened, completion queues that overflowed.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use everywire_transport::congestion::window::PeerWindow;
-use everywire_transport::ib::{self, Completion, Counter, CqId, QpAttr, QpEnv, QpEvent, RecvWr, SrqId};
+use everywire_transport::ib::{self, QpAttr};
 use everywire_transport::mad::Gsi;
 use everywire_wire::{Guid, Psn, Qpn};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
-use smallvec::SmallVec;
 
 use crate::cm_id::CmState;
 use crate::config::{DeviceConfig, PortState};
-use crate::counters::{Counters, DeviceCounter};
-use crate::cq::{CqState, Pushed};
-use crate::events::{AsyncEvent, EventQueue};
-use crate::keys::KeyTable;
+use crate::events::AsyncEvent;
 use crate::memory::Region;
+use crate::qp_env::Core;
 use crate::qp_table::{MAX_QPS_WITH_PREFIX, QpEntry, QpTable};
 use crate::route::{Command, Routes};
-use crate::srq::SrqState;
 use crate::table::Table;
 use crate::timer::Timers;
-use crate::waker::Wakers;
-use crate::windows::Windows;
-
-/// What queue pairs ask of their device.
-pub(crate) struct Core {
-    pub(crate) keys: KeyTable,
-    pub(crate) cqs: Table<CqState>,
-    pub(crate) srqs: Table<SrqState>,
-    pub(crate) counters: Counters,
-    pub(crate) events: EventQueue,
-    pub(crate) windows: Windows,
-    read_window: PeerWindow,
-    /// To be woken once the lock is free.
-    pub(crate) wakes: Wakers,
-    /// To be dropped once the lock is free.
-    pub(crate) trash: Trash,
-    /// Completion queues that have overflowed and whose queue pairs do not know yet.
-    overflowed: SmallVec<[CqId; 2]>,
-    /// Queue pairs that have received their first packet, for the connection manager.
-    established: SmallVec<[Qpn; 4]>,
-}
-
-/// What must not be dropped under the lock.
-#[derive(Default)]
-pub(crate) struct Trash {
-    wakers: Wakers,
-    regions: SmallVec<[Arc<Region>; 2]>,
-}
-
-impl QpEnv for Core {
-    type Mem = KeyTable;
-
-    #[inline]
-    fn memory(&mut self) -> &mut KeyTable {
-        &mut self.keys
-    }
-
-    #[inline]
-    fn complete(&mut self, cq: CqId, completion: Completion, solicited: bool) {
-        let Some(queue) = self.cqs.get_mut(cq.0) else { return };
-        match queue.push(completion, solicited, &mut self.wakes) {
-            Pushed::Added => {}
-            Pushed::Overflow => {
-                self.counters.add_device(DeviceCounter::CqOverflow, 1);
-                self.counters.add_device(DeviceCounter::CompletionsLost, 1);
-                self.overflowed.push(cq);
-                self.raise(AsyncEvent::CqError(cq));
-            }
-            Pushed::Lost => self.counters.add_device(DeviceCounter::CompletionsLost, 1),
-        }
-    }
-
-    fn srq_take(&mut self, srq: SrqId) -> Option<RecvWr> {
-        let (taken, reached) = self.srqs.get_mut(srq.0)?.take();
-        if reached {
-            self.raise(AsyncEvent::SrqLimitReached(srq));
-        }
-        taken
-    }
-
-    fn event(&mut self, qpn: Qpn, event: QpEvent) {
-        if event == QpEvent::CommEstablished {
-            self.established.push(qpn);
-        }
-        self.raise(AsyncEvent::Qp { qpn, event });
-    }
-
-    #[inline]
-    fn count(&mut self, counter: Counter, by: u64) {
-        self.counters.add(counter, by);
-    }
-
-    #[inline]
-    fn window(&mut self, peer: IpAddr) -> &mut PeerWindow {
-        self.windows.get(peer)
-    }
-
-    #[inline]
-    fn read_window(&mut self) -> &mut PeerWindow {
-        &mut self.read_window
-    }
-}
-
-impl Core {
-    /// Queues an asynchronous event.
-    pub(crate) fn raise(&mut self, event: AsyncEvent) {
-        if !self.events.push(event, &mut self.wakes) {
-            self.counters.add_device(DeviceCounter::EventsLost, 1);
-        }
-    }
-}
 
 /// Trains that a queue pair may leave behind: what it holds back fits one, after what it was about to send.
 const MAX_LAST_WORDS: usize = 2;
@@ -171,19 +74,7 @@ impl State {
     pub(crate) fn new(config: Arc<DeviceConfig>) -> State {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         let limits = &config.limits;
-        let core = Core {
-            keys: KeyTable::new(rng.next_u64(), limits.max_mr, limits.max_mw),
-            cqs: Table::new(limits.max_cq),
-            srqs: Table::new(limits.max_srq),
-            counters: Counters::default(),
-            events: EventQueue::default(),
-            windows: Windows::default(),
-            read_window: PeerWindow::default(),
-            wakes: Wakers::new(),
-            trash: Trash::default(),
-            overflowed: SmallVec::new(),
-            established: SmallVec::new(),
-        };
+        let core = Core::new(&config, rng.next_u64());
         let qp_rng = ChaCha8Rng::seed_from_u64(rng.next_u64());
         State {
             core,

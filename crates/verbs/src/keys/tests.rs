@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::memory::CopyMemory;
-use everywire_wire::LKey;
+use everywire_transport::memory::{AtomicOp, BindWindow, FastRegister, Memory, RemoteAccess, Sge};
+use everywire_wire::{LKey, Qpn, RKey};
 use std::sync::Mutex;
 
 const PD: PdId = PdId(1);
