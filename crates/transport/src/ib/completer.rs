@@ -43,7 +43,7 @@ impl Requester {
         match aeth.syndrome.kind() {
             SyndromeKind::Ack { .. } => {
                 if !self.advance(sh, env, now, psn.next()) {
-                    self.implied_nak(sh, env, psn);
+                    self.implied_nak(sh, env, now, psn);
                 }
             }
             SyndromeKind::Rnr { timer } => {
@@ -51,13 +51,13 @@ impl Requester {
                 if self.advance(sh, env, now, psn) {
                     self.not_ready(sh, env, now, timer);
                 } else {
-                    self.implied_nak(sh, env, psn);
+                    self.implied_nak(sh, env, now, psn);
                 }
             }
             SyndromeKind::Nak(NakCode::PsnSequence) => {
                 env.count(Counter::RcvdSeqErr, 1);
                 self.advance(sh, env, now, psn);
-                self.sequence_nak(sh, env);
+                self.sequence_nak(sh, env, now);
             }
             SyndromeKind::Nak(code) => {
                 if self.advance(sh, env, now, psn) {
@@ -65,7 +65,7 @@ impl Requester {
                         self.fail_front(sh, env, nak_status(code), u32::from(aeth.syndrome.0));
                     }
                 } else {
-                    self.implied_nak(sh, env, psn);
+                    self.implied_nak(sh, env, now, psn);
                 }
             }
             SyndromeKind::Reserved => env.count(Counter::DropMalformed, 1),
@@ -73,13 +73,13 @@ impl Requester {
     }
 
     /// The responder misses the packet at `una`: all from there goes again.
-    fn sequence_nak<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E) {
+    fn sequence_nak<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, now: Instant) {
         // Already going back: a second NAK of the same loss says nothing new.
-        if sh.fault.is_some() || !self.outstanding() {
+        if sh.fault.is_some() || !self.outstanding() || self.retry_mut().is_echo(now) {
             return;
         }
         env.window(sh.path.dst).lost();
-        self.setback(sh, env);
+        self.setback(sh, env, now);
     }
 
     fn not_ready<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, now: Instant, timer: u8) {
@@ -96,13 +96,14 @@ impl Requester {
     ///
     /// After going back, responses of the first round keep arriving in order; only one that is not later than those
     /// already seen belongs to the next round and shows another loss.
-    fn implied_nak<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, psn: Psn) {
-        if sh.fault.is_some() || !self.outstanding() || !self.is_new_gap(psn) {
+    fn implied_nak<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, now: Instant, psn: Psn) {
+        let known = self.retry_mut().is_echo(now) || !self.is_new_gap(psn);
+        if sh.fault.is_some() || !self.outstanding() || known {
             return;
         }
         env.count(Counter::ImpliedNakSeqErr, 1);
         env.read_window().lost();
-        self.setback(sh, env);
+        self.setback(sh, env, now);
         self.see_gap(psn);
     }
 
@@ -116,7 +117,7 @@ impl Requester {
         let psn = packet.bth.psn;
         self.advance(sh, env, now, psn);
         if self.una() != psn {
-            return self.implied_nak(sh, env, psn);
+            return self.implied_nak(sh, env, now, psn);
         }
         let Some(pending) = self.pending_read(sh.mtu) else { return };
         let (true, Some(ack)) = (pending.atomic, packet.atomic_ack) else {
@@ -138,7 +139,7 @@ impl Requester {
             return;
         }
         if self.una() != psn {
-            return self.implied_nak(sh, env, psn);
+            return self.implied_nak(sh, env, now, psn);
         }
         let Some(pending) = self.pending_read(sh.mtu) else { return };
         match check_read_response(&pending, packet) {

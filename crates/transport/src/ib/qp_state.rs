@@ -298,3 +298,6 @@ fn check_values(config: &QpConfig, attr: &QpAttr) -> Result<(), ModifyError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

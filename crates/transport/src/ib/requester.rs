@@ -313,8 +313,8 @@ impl Requester {
     }
 
     /// Resends from `una`, or gives up if the retries are spent.
-    pub(super) fn setback<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E) {
-        match self.retry.setback() {
+    pub(super) fn setback<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, now: Instant) {
+        match self.retry.setback(now) {
             Verdict::Again => self.go_back(sh, env),
             Verdict::GiveUp => self.fail_front(sh, env, WcStatus::RetryExcErr, 0),
         }
@@ -329,7 +329,7 @@ impl Requester {
         if self.retry.expired(now) {
             env.count(Counter::LocalAckTimeoutErr, 1);
             env.window(sh.path.dst).lost();
-            self.setback(sh, env);
+            self.setback(sh, env, now);
             self.probing = true;
         } else if self.retry.take_early(now) {
             self.go_back(sh, env);

@@ -61,6 +61,8 @@ pub(super) struct Retry {
     /// A packet whose acknowledgement will give a round-trip time.
     timed: Option<(Psn, Instant)>,
     round_trip: Duration,
+    /// The last setback, if there was no progress since.
+    set_back_at: Option<Instant>,
 }
 
 impl Retry {
@@ -87,6 +89,7 @@ impl Retry {
         self.left = self.limit;
         self.rnr_left = self.rnr_limit;
         self.early_count = 0;
+        self.set_back_at = None;
         self.stop();
         if outstanding {
             self.sent(now);
@@ -99,10 +102,17 @@ impl Retry {
         self.early = None;
     }
 
+    /// Whether a NAK tells what is known: one that comes sooner after the last setback than half a round trip was on its
+    /// way before.
+    pub(super) fn is_echo(&self, now: Instant) -> bool {
+        self.set_back_at.is_some_and(|at| now.saturating_duration_since(at) < self.round_trip / 2)
+    }
+
     /// A timeout or a NAK: spends a retry.
-    pub(super) fn setback(&mut self) -> Verdict {
+    pub(super) fn setback(&mut self, now: Instant) -> Verdict {
         self.stop();
         self.timed = None;
+        self.set_back_at = Some(now);
         if self.left == 0 {
             return Verdict::GiveUp;
         }
@@ -227,14 +237,14 @@ mod tests {
         let mut retry = Retry::default();
         retry.configure(14, 2, 1);
         assert_eq!(
-            [retry.setback(), retry.setback(), retry.setback()],
+            [retry.setback(now), retry.setback(now), retry.setback(now)],
             [Verdict::Again, Verdict::Again, Verdict::GiveUp]
         );
         retry.progress(now, false);
-        assert_eq!(retry.setback(), Verdict::Again);
+        assert_eq!(retry.setback(now), Verdict::Again);
         assert_eq!([retry.not_ready(now, 1), retry.not_ready(now, 1)], [Verdict::Again, Verdict::GiveUp]);
         retry.configure(14, 0, RNR_RETRY_FOREVER);
-        assert_eq!(retry.setback(), Verdict::GiveUp, "0 retries none");
+        assert_eq!(retry.setback(now), Verdict::GiveUp, "0 retries none");
         assert!((0..1000).all(|_| retry.not_ready(now, 1) == Verdict::Again), "7 is for ever");
     }
 }

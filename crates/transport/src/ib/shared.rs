@@ -61,6 +61,9 @@ impl Shared {
         }
         take!(access, pkey_index, port, qkey, path, path_mtu, timeout, retry_cnt, rnr_retry, rq_psn);
         take!(max_rd_atomic, min_rnr_timer, sq_psn, max_dest_rd_atomic, path_mig_state, dest_qp);
+        if self.state == QpState::Rts && new.state == Some(QpState::Sqd) {
+            self.attr.en_sqd_async_notify = Some(new.en_sqd_async_notify.unwrap_or(false));
+        }
         let set = &self.attr;
         self.path = set.path.unwrap_or(self.path);
         self.mtu = set.path_mtu.map_or(self.mtu, Mtu::bytes);

@@ -3,9 +3,13 @@
 //! Packets cross the pipe as bytes: each is parsed, and its ICRC checked, on arrival. The bench knows nothing of the
 //! transport beyond its driving contract.
 
+mod cases;
+mod errors;
+mod loss;
 mod memory;
 mod rc;
 mod simulated;
+mod states;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
