@@ -10,6 +10,8 @@ mod memory;
 mod rc;
 mod simulated;
 mod states;
+mod unreliable;
+mod windows;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
