@@ -59,7 +59,8 @@ fn every_state_and_event() {
 #[test]
 fn attributes_of_every_transition() {
     use QpState::*;
-    let expect: [(QpState, QpState, [(u32, u32); 3]); 9] = [
+    type Masks = (u32, u32);
+    let expect: [(QpState, QpState, [Masks; 3]); 9] = [
         // RC, UC, UD: (required, optional)
         (Reset, Init, [(0x38, 0), (0x38, 0), (0x70, 0)]),
         (Init, Init, [(0, 0x38), (0, 0x38), (0, 0x70)]),

@@ -60,7 +60,8 @@ fn receive_of_exactly_the_length() {
 #[test]
 fn remote_keys_bounds_and_rights() {
     let remote = |addr, rkey| Remote { addr, rkey: RKey(rkey) };
-    let targets: Vec<(&str, Box<dyn Fn(&mut Bench) -> Remote>)> = vec![
+    type Target = Box<dyn Fn(&mut Bench) -> Remote>;
+    let targets: Vec<(&str, Target)> = vec![
         ("unknown key", Box::new(move |_| remote(BASE, 0xbad))),
         ("before the start", Box::new(move |b| remote(BASE - 1, b.nodes[1].key))),
         ("past the end", Box::new(move |b| remote(BASE + LEN as u64 - 7, b.nodes[1].key))),

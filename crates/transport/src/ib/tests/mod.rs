@@ -3,6 +3,7 @@
 //! Packets cross the pipe as bytes: each is parsed, and its ICRC checked, on arrival. The bench knows nothing of the
 //! transport beyond its driving contract.
 
+mod captures;
 mod cases;
 mod errors;
 mod loss;
@@ -303,7 +304,7 @@ impl Bench {
     /// Takes what both nodes have to send and puts it into the pipe.
     pub(crate) fn transmit(&mut self) {
         let mut burst = Burst::new(self.max_segments);
-        for at in 0..2 {
+        for (at, qpn) in QPNS.into_iter().enumerate() {
             let mut polls = 0;
             loop {
                 let node = &mut self.nodes[at];
@@ -318,8 +319,8 @@ impl Bench {
             // The device would poll these again; there is one queue pair, which has just been polled.
             let peer = self.nodes[1 - at].ip;
             let env = &mut self.nodes[at].env;
-            env.window(peer).forget(Qpn::new(QPNS[at]));
-            env.read_window.forget(Qpn::new(QPNS[at]));
+            env.window(peer).forget(Qpn::new(qpn));
+            env.read_window.forget(Qpn::new(qpn));
         }
     }
 
@@ -362,9 +363,8 @@ impl Bench {
         if arrival.is_some_and(|t| t <= self.now) {
             self.deliver_due();
         }
-        for at in 0..2 {
-            if timers[at].is_some_and(|t| t <= self.now) {
-                let node = &mut self.nodes[at];
+        for (node, timer) in self.nodes.iter_mut().zip(timers) {
+            if timer.is_some_and(|t| t <= self.now) {
                 node.qp.handle_timeout(&mut node.env, self.now);
             }
         }
