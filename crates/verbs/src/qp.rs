@@ -112,6 +112,10 @@ impl Pd {
         if init.srq.is_some_and(|srq| !srq.device().same(device)) {
             return foreign("shared receive queue");
         }
+        if init.srq.is_some_and(|srq| !srq.pd().same(self)) {
+            let what = "the shared receive queue belongs to another protection domain";
+            return Err(VerbsError::new(ErrorKind::InvalidArgument, device.name(), what));
+        }
         caps.check().map_err(|error| VerbsError::attr(device.name(), &error))?;
         let rows = [
             ("max_qp_wr", caps.max_send_wr.max(caps.max_recv_wr), limits.max_qp_wr),

@@ -88,6 +88,18 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Whether doing `earlier` and then this is doing nothing.
+    pub(crate) fn undoes(&self, earlier: &Command) -> bool {
+        use Command::{JoinGroup, LeaveGroup};
+        match (earlier, self) {
+            (JoinGroup { group: a, scope_id: x }, LeaveGroup { group: b, scope_id: y })
+            | (LeaveGroup { group: a, scope_id: x }, JoinGroup { group: b, scope_id: y }) => a == b && x == y,
+            _ => false,
+        }
+    }
+}
+
 /// Who asked.
 enum Asker {
     /// A [`Resolving`].
@@ -221,6 +233,7 @@ impl Drop for Resolving {
             let mut state = self.device.lock();
             let waker = state.routes.withdraw(token);
             state.discard(waker);
+            state.take_back(token);
         }
     }
 }

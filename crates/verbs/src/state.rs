@@ -4,7 +4,7 @@
 //! who waits for time, and what the driver has to do. After every operation on a queue pair comes [`State::settle`],
 //! which draws the consequences: timers, the ready queue, windows that opened, completion queues that overflowed.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::events::AsyncEvent;
 use crate::memory::Region;
 use crate::qp_env::Core;
 use crate::qp_table::{MAX_QPS_WITH_PREFIX, QpEntry, QpTable};
-use crate::route::{Command, Routes};
+use crate::route::{Command, RouteToken, Routes};
 use crate::table::Table;
 use crate::timer::Timers;
 
@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) qps: QpTable,
     pub(crate) pds: Table<()>,
     pub(crate) ahs: u32,
-    pub(crate) groups: HashMap<IpAddr, Vec<Qpn>>,
+    pub(crate) groups: BTreeMap<IpAddr, Vec<Qpn>>,
     pub(crate) routes: Routes,
     pub(crate) cm: CmState,
     /// Wraps the connection manager's MADs for QP1.
@@ -81,7 +81,7 @@ impl State {
             qps: QpTable::new(limits.max_qp, config.id_slot, qp_rng),
             pds: Table::new(limits.max_pd),
             ahs: 0,
-            groups: HashMap::new(),
+            groups: BTreeMap::new(),
             routes: Routes::default(),
             cm: CmState::new(&config, rng.next_u64()),
             gsi: Gsi::new(Psn::new(rng.next_u32())),
@@ -106,10 +106,22 @@ impl State {
         self.config.gids.iter().any(|gid| gid.ip == ip)
     }
 
-    /// Queues a command for the driver.
+    /// Queues a command for the driver. One that undoes what the driver has not seen yet takes that back instead, so that
+    /// the queue is bounded by what exists.
     pub(crate) fn command(&mut self, command: Command) {
+        let lone = matches!(command, Command::ResolveRoute { .. });
+        if !lone && let Some(undone) = self.commands.iter().rposition(|queued| command.undoes(queued)) {
+            self.commands.remove(undone);
+            return;
+        }
         self.commands.push_back(command);
         self.work = true;
+    }
+
+    /// Takes back a request for a route that the driver has not seen yet.
+    pub(crate) fn take_back(&mut self, withdrawn: RouteToken) {
+        self.commands
+            .retain(|queued| !matches!(queued, Command::ResolveRoute { token, .. } if *token == withdrawn));
     }
 
     /// The next command.

@@ -58,11 +58,11 @@ impl State {
         let token = self.resolve_for_cm(dst.ip(), scope_of(dst), src_ip).map_err(CmErrorKind::Route)?;
         let port = src.map_or(0, |src| src.port());
         let Some(bound) = self.cm.tcp.bind(src_ip, port, &mut self.rng) else {
-            self.routes.withdraw(token);
+            self.withdraw_route(token);
             return Err(CmErrorKind::AddressInUse);
         };
         if let Err(kind) = self.cm_to_init(qp, param) {
-            self.routes.withdraw(token);
+            self.withdraw_route(token);
             self.cm.tcp.release(bound);
             return Err(kind);
         }
@@ -100,7 +100,7 @@ impl State {
         let millis = match (record.pending.take(), record.millis) {
             (Some(pending), millis) => {
                 self.cm.records.forget_route(pending.token);
-                self.routes.withdraw(pending.token);
+                self.withdraw_route(pending.token);
                 millis.unwrap_or(u64::MAX).min(ROUTE_TIMEOUT.as_millis() as u64)
             }
             (None, millis) => millis.unwrap_or(0),

@@ -107,6 +107,9 @@ fn a_refused_creation_leaves_nothing_behind() {
     let (foreign_cq, foreign_pd) = (other.create_cq(1).unwrap(), other.alloc_pd().unwrap());
     let foreign_srq = foreign_pd.create_srq(SrqInit::default()).unwrap();
     let before = device.usage();
+    let other_pd = device.alloc_pd().unwrap();
+    let other_srq = other_pd.create_srq(SrqInit { max_wr: 1, max_sge: 1 }).unwrap();
+    let before = Usage { pds: before.pds + 1, srqs: 1, ..before };
     let init = QpInit::new(QpType::Rc, &cq);
     let too_deep = QpCaps { max_send_wr: 1000, ..QpCaps::default() };
     let fitting =
@@ -115,6 +118,7 @@ fn a_refused_creation_leaves_nothing_behind() {
         QpInit { send_cq: &foreign_cq, caps: fitting, ..init.clone() },
         QpInit { recv_cq: &foreign_cq, caps: fitting, ..init.clone() },
         QpInit { srq: Some(&foreign_srq), caps: fitting, ..init.clone() },
+        QpInit { srq: Some(&other_srq), caps: fitting, ..init.clone() },
         QpInit { caps: too_deep, ..init.clone() },
     ];
     for init in &bad {
@@ -341,6 +345,10 @@ fn a_withdrawn_route_request_leaves_nothing() {
     assert!(creating.as_mut().poll(&mut Context::from_waker(&waker.waker())).is_pending());
     let command = device.drive().poll_command();
     let Some(Command::ResolveRoute { token, .. }) = command else { panic!("{command:?}") };
+    let mut early = Box::pin(pd.create_ah(AhAttr::new([10, 0, 0, 2].into())));
+    assert!(early.as_mut().poll(&mut Context::from_waker(&waker.waker())).is_pending());
+    drop(early);
+    assert_eq!(device.drive().poll_command(), None, "the driver is not asked for what nobody wants");
     drop(creating);
     assert_eq!(Arc::strong_count(&waker), 1);
     let route = Route { src: [10, 0, 0, 1].into(), scope_id: 0, mtu: 1500 };
