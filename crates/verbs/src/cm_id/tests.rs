@@ -2,4 +2,5 @@
 
 mod connect;
 mod harness;
+mod transfer;
 mod udp;
