@@ -16,6 +16,8 @@ mod param;
 mod passive;
 mod ports;
 mod record;
+mod request;
+mod service;
 
 #[cfg(test)]
 mod tests;
@@ -39,15 +41,17 @@ use crate::state::State;
 
 pub use active::Connecting;
 pub use connection::{Closed, Connection, Rested};
-pub use datagram::{DatagramService, NextResolve, ResolveOptions, ResolveRequest, UdListener};
+pub use datagram::{DatagramService, ResolveOptions};
 pub use error::{CmError, CmErrorKind, CmStep, DisconnectReason};
 pub use param::{ConnParam, ConnectOptions, ListenOptions};
-pub use passive::{Accepting, ConnectRequest, Listener, NextRequest};
+pub use passive::{Listener, NextRequest};
+pub use request::{Accepting, ConnectRequest};
+pub use service::{NextResolve, ResolveRequest, UdListener};
 
-use datagram::{Asking, UdQueue};
 use passive::Queue;
 use ports::Ports;
 use record::{End, Key, Record, Records};
+use service::{Asking, UdQueue};
 
 /// How long a driver may take to answer for a route.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,9 +10,10 @@ use everywire_wire::{Psn, Qpn};
 use super::config::{
     MAX_MRAS, MAX_SERVICE_TIMEOUT, REQ_PRIVATE_DATA, RTU_PRIVATE_DATA, ack_timeout, cm_time,
 };
+use super::events::{CmCallError, CmEvent};
 use super::message::{self, Rejected, check_private};
 use super::state::{Act, Input, State, step};
-use super::types::{CmCallError, CmEvent, CommId, ConnectParams, Failure, QpParams, Reply};
+use super::types::{CommId, ConnectParams, Failure, QpParams, Reply};
 use super::{Cm, MadPath};
 
 impl Cm {

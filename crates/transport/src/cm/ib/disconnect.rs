@@ -8,9 +8,10 @@ use std::time::Instant;
 use everywire_wire::cm::{AprStatus, Drep, Dreq, Lap, Rej, RejReason};
 
 use super::config::{ABANDONED_DREQ_RETRIES, DREQ_PRIVATE_DATA};
+use super::events::{CmCallError, CmEvent};
 use super::message::{self, Reject, check_private};
 use super::state::{Act, Input, State, step};
-use super::types::{CmCallError, CmEvent, CommId, DisconnectCause, Failure, Rejection};
+use super::types::{CommId, DisconnectCause, Failure, Rejection};
 use super::{Cm, MadPath};
 
 impl Cm {

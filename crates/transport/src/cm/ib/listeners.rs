@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::config::{MAX_BACKLOG, MAX_LISTENERS};
-use super::types::{CmCallError, ListenParams, ListenerId};
+use super::events::CmCallError;
+use super::types::{ListenParams, ListenerId};
 
 #[derive(Debug)]
 struct Listener {

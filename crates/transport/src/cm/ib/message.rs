@@ -12,8 +12,9 @@ use everywire_wire::{Gid, Guid, Lid, Psn};
 
 use super::config::CmConfig;
 use super::conn::Conn;
+use super::events::CmCallError;
 use super::state::State;
-use super::types::{AcceptParams, CmCallError, CommId, ConnectParams, SidrAnswer, SidrParams, Transport};
+use super::types::{AcceptParams, CommId, ConnectParams, SidrAnswer, SidrParams, Transport};
 use crate::mad::MAD_LEN;
 
 /// A MAD on its way out.

@@ -13,6 +13,7 @@ mod config;
 mod conn;
 mod counters;
 mod disconnect;
+mod events;
 mod listeners;
 mod message;
 mod passive;
@@ -35,6 +36,7 @@ use rand_core::{Rng, SeedableRng};
 
 pub use config::*;
 pub use counters::CmCounters;
+pub use events::{CmCallError, CmEvent};
 pub use message::Reject;
 pub use state::{Act, Input, State, Step, step};
 pub use types::*;

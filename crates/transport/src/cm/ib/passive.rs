@@ -9,11 +9,11 @@ use everywire_wire::{Gid, Mtu, Qpn};
 
 use super::config::{CmConfig, MAX_SERVICE_TIMEOUT, REJ_INFO, REJ_PRIVATE_DATA, REP_PRIVATE_DATA, cm_time};
 use super::conn::ReqIdentity;
+use super::events::{CmCallError, CmEvent};
 use super::message::{self, Reject, Rejected, check_private};
 use super::state::{Act, Input, State, step};
 use super::types::{
-    AcceptParams, CmCallError, CmEvent, CommId, DisconnectCause, EstablishedBy, Failure, ListenerId,
-    QpParams, Request, Transport,
+    AcceptParams, CommId, DisconnectCause, EstablishedBy, Failure, ListenerId, QpParams, Request, Transport,
 };
 use super::{Cm, MadPath};
 

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use everywire_wire::cm::{SidrRep, SidrReq, SidrStatus};
 
 use super::config::{CmConfig, MAX_SIDR, SIDR_REP_PRIVATE_DATA, SIDR_REQ_PRIVATE_DATA};
+use super::events::{CmCallError, CmEvent};
 use super::message::{self, check_private};
-use super::types::{CmCallError, CmEvent, CommId, Failure, ListenerId, SidrAnswer, SidrParams};
+use super::types::{CommId, Failure, ListenerId, SidrAnswer, SidrParams};
 use super::{Cm, MadPath};
 use crate::mad::MAD_LEN;
 

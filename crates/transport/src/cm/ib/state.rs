@@ -336,21 +336,6 @@ const fn timewait(input: Input) -> Step {
 }
 
 impl State {
-    /// Every state, in the order of a connection's life.
-    pub const ALL: [State; 11] = [
-        State::ReqSent,
-        State::ReqMraReceived,
-        State::ReqReceived,
-        State::ReqMraSent,
-        State::RepSent,
-        State::RepMraReceived,
-        State::RepReceived,
-        State::RepMraSent,
-        State::Established,
-        State::DreqSent,
-        State::Timewait,
-    ];
-
     /// The state in the standard's words, for messages to people.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -375,9 +360,28 @@ impl fmt::Display for State {
     }
 }
 
-impl Input {
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+
+    /// Every state, in the order of a connection's life.
+    const STATES: [State; 11] = [
+        State::ReqSent,
+        State::ReqMraReceived,
+        State::ReqReceived,
+        State::ReqMraSent,
+        State::RepSent,
+        State::RepMraReceived,
+        State::RepReceived,
+        State::RepMraSent,
+        State::Established,
+        State::DreqSent,
+        State::Timewait,
+    ];
+
     /// Every input: messages, calls, device, time.
-    pub const ALL: [Input; 21] = [
+    const INPUTS: [Input; 21] = [
         Input::DuplicateReq,
         Input::MraOfReq,
         Input::MraOfRep,
@@ -400,19 +404,13 @@ impl Input {
         Input::Retry,
         Input::Expire,
     ];
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fmt::Write as _;
 
     /// The whole table as text: a change of any pair shows in review.
     #[test]
     fn table_snapshot() {
         let mut text = String::new();
-        for state in State::ALL {
-            for input in Input::ALL {
+        for state in STATES {
+            for input in INPUTS {
                 let Step { act, next } = step(state, input);
                 let next = next.map_or("(gone)", State::as_str);
                 writeln!(text, "{state} + {input:?} -> {act:?}, {next}").unwrap();
@@ -424,7 +422,7 @@ mod tests {
     /// Timers are armed in every waiting state; each must lead out of it in the end.
     #[test]
     fn every_state_but_established_expires() {
-        for state in State::ALL {
+        for state in STATES {
             let Step { act, next } = step(state, Input::Expire);
             if state == State::Established {
                 assert_eq!(act, Act::Ignore);
