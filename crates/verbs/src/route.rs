@@ -230,10 +230,7 @@ impl Future for Resolving {
 impl Drop for Resolving {
     fn drop(&mut self) {
         if let Ok(token) = self.token {
-            let mut state = self.device.lock();
-            let waker = state.routes.withdraw(token);
-            state.discard(waker);
-            state.take_back(token);
+            self.device.lock().withdraw_route(token);
         }
     }
 }

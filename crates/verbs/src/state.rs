@@ -118,10 +118,13 @@ impl State {
         self.work = true;
     }
 
-    /// Takes back a request for a route that the driver has not seen yet.
-    pub(crate) fn take_back(&mut self, withdrawn: RouteToken) {
-        self.commands
-            .retain(|queued| !matches!(queued, Command::ResolveRoute { token, .. } if *token == withdrawn));
+    /// Forgets a request for a route; the driver is not asked if it has not been yet.
+    pub(crate) fn withdraw_route(&mut self, withdrawn: RouteToken) {
+        let waker = self.routes.withdraw(withdrawn);
+        self.discard(waker);
+        let it =
+            |queued: &Command| matches!(queued, Command::ResolveRoute { token, .. } if *token == withdrawn);
+        self.commands.retain(|queued| !it(queued));
     }
 
     /// The next command.
