@@ -4,8 +4,10 @@
 //! and in simulation unchanged. A capsule is one SEND; the controller moves data with RDMA READ and WRITE.
 //! What is not here: choosing devices, configuration files, processes.
 
+pub mod initiator;
 mod pool;
 mod region;
 pub mod target;
 
+pub use initiator::{Controller, HostIdentity, InitiatorOptions, IoBuffer, Namespace, NvmeError, discover};
 pub use target::{NvmeTarget, TargetOptions};

@@ -1,0 +1,380 @@
+//! One queue of an association, from the host's side: commands out, completions in.
+//!
+//! A command holds a slot from submission until both its SEND is acknowledged and its completion has come; the slot's
+//! number and a generation make the command identifier, so a stray completion is noticed. At most one command less than
+//! the queue has entries is outstanding (NVMe-oF 1.1 §2.4). States: live, dead (with the reason).
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use everywire_verbs::rt::{Notify, Permit, Rt, Semaphore};
+use everywire_verbs::{
+    Access, Completion, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps,
+    QpInit, QpType, RecvWr, SendOp, SendWr, Sge, VerbsError, WcOpcode, WcStatus,
+};
+
+use super::error::{NvmeError, NvmeErrorKind, Who};
+use crate::pdu::cm::CmRequest;
+use crate::pdu::{Cqe, Field, Keyed, Sgl, Sqe};
+
+/// Most entries of a queue: slot numbers take ten bits of the command identifier.
+pub(super) const MAX_ENTRIES: u16 = 1024;
+const SLOT_BITS: u32 = 10;
+/// Completions taken at once.
+const BATCH: usize = 64;
+/// What a send's work request id says besides its slot.
+const TAG_SEND: u64 = 1 << 32;
+/// How long making one connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The data of a command.
+pub(super) enum Data<'a> {
+    /// None.
+    None,
+    /// `len` bytes of registered memory from `at`; `inline` sends them in the capsule.
+    Region { region: &'a MemoryRegion, at: usize, len: u32, inline: bool },
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u8,
+    busy: bool,
+    /// The SEND is acknowledged.
+    sent: bool,
+    answer: Option<Cqe>,
+    /// Nobody waits any more.
+    abandoned: bool,
+    waker: Option<Waker>,
+    since: Option<Instant>,
+    /// Keeps the memory that the controller may still reach into.
+    region: Option<MemoryRegion>,
+    /// Given back when the slot is free again.
+    _permit: Option<Permit>,
+}
+
+pub(super) struct HostQueue {
+    pub(super) qid: u16,
+    pub(super) who: Who,
+    rt: Rt,
+    qp: Qp,
+    cq: Cq,
+    cm: Connection,
+    capsules: MemoryRegion,
+    responses: MemoryRegion,
+    slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<u16>>,
+    permits: Semaphore,
+    dead: RefCell<Option<String>>,
+    closing: Cell<bool>,
+    /// Told when the queue dies.
+    trouble: Notify,
+}
+
+/// How to open a queue.
+pub(super) struct Open<'a> {
+    pub(super) rt: &'a Rt,
+    pub(super) device: &'a Device,
+    pub(super) pd: &'a Pd,
+    pub(super) who: &'a Who,
+    pub(super) qid: u16,
+    /// Entries, 1-based.
+    pub(super) entries: u16,
+    pub(super) rd_atomic: u8,
+    pub(super) trouble: &'a Notify,
+}
+
+struct Made {
+    qp: Qp,
+    cq: Cq,
+    capsules: MemoryRegion,
+    responses: MemoryRegion,
+}
+
+fn response(responses: &MemoryRegion, index: u16) -> RecvWr {
+    let at = usize::from(index) * Cqe::LEN;
+    RecvWr::new(index.into(), [responses.sge(at..at + Cqe::LEN)])
+}
+
+fn make(open: &Open<'_>) -> Result<Made, VerbsError> {
+    let entries = u32::from(open.entries);
+    let cq = open.device.create_cq(3 * entries + 8)?;
+    // A slot is free again only when its SEND is acknowledged, so as many entries as slots are enough.
+    let caps = QpCaps {
+        max_send_wr: entries + 1,
+        max_recv_wr: entries,
+        max_send_sge: 2,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let qp = open.pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) })?;
+    let capsules = open.pd.register(Sqe::LEN * usize::from(open.entries), Access::empty())?;
+    let responses = open.pd.register(Cqe::LEN * usize::from(open.entries), Access::LOCAL_WRITE)?;
+    // The controller reads what is written and writes what is read.
+    qp.to_init(Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+    for index in 0..open.entries {
+        let posted = qp.post_recv(response(&responses, index));
+        posted.expect("an empty receive queue of this depth takes as many receives");
+    }
+    Ok(Made { qp, cq, capsules, responses })
+}
+
+impl HostQueue {
+    /// Connects a queue at the transport; the Connect command must follow.
+    pub(super) async fn open(open: Open<'_>) -> Result<Rc<Self>, NvmeError> {
+        debug_assert!((2..=MAX_ENTRIES).contains(&open.entries));
+        let made = make(&open).map_err(|error| open.who.error("making a queue pair", error))?;
+        let private = CmRequest {
+            qid: open.qid,
+            hrqsize: open.entries,
+            hsqsize: open.entries - 1,
+            ..Default::default()
+        };
+        let param = ConnParam {
+            responder_resources: open.rd_atomic,
+            // Nothing here READs.
+            initiator_depth: 0,
+            ..ConnParam::with_private_data(private.emit())
+        };
+        let options = ConnectOptions::new(open.who.remote, &made.qp).param(param).timeout(CONNECT_TIMEOUT);
+        let options = match open.who.local {
+            Some(local) => options.src(std::net::SocketAddr::new(local.ip(), 0)),
+            None => options,
+        };
+        let cm = open.device.connect(options).await.map_err(|error| open.who.connect_error(error))?;
+        let who = Who { local: Some(cm.local()), ..open.who.clone() };
+        let queue = Rc::new(Self {
+            qid: open.qid,
+            who,
+            rt: open.rt.clone(),
+            qp: made.qp,
+            cq: made.cq,
+            cm,
+            capsules: made.capsules,
+            responses: made.responses,
+            slots: RefCell::new((0..open.entries).map(|_| Slot::default()).collect()),
+            free: RefCell::new((0..open.entries).rev().collect()),
+            permits: Semaphore::new(usize::from(open.entries) - 1),
+            dead: RefCell::default(),
+            closing: Cell::new(false),
+            trouble: open.trouble.clone(),
+        });
+        open.rt.spawn(queue.clone().completions());
+        open.rt.spawn(queue.clone().watch());
+        Ok(queue)
+    }
+
+    /// Sends a command and waits for its completion, whatever its status.
+    pub(super) async fn submit(self: &Rc<Self>, sqe: Sqe, data: Data<'_>) -> Result<Cqe, NvmeErrorKind> {
+        let permit = match self.permits.try_acquire(1) {
+            Some(permit) => permit,
+            None => self.permits.acquire(1).await,
+        };
+        if let Some(why) = &*self.dead.borrow() {
+            return Err(NvmeErrorKind::Lost(why.clone()));
+        }
+        let slot = self.free.borrow_mut().pop().expect("as many slots as permits");
+        self.post(slot, permit, sqe, data);
+        Submitted { queue: self, slot }.await
+    }
+
+    fn post(self: &Rc<Self>, slot: u16, permit: Permit, mut sqe: Sqe, data: Data<'_>) {
+        let generation = {
+            let s = &mut self.slots.borrow_mut()[usize::from(slot)];
+            s.generation = s.generation.wrapping_add(1) & 0x3f;
+            *s = Slot {
+                generation: s.generation,
+                busy: true,
+                since: Some(self.rt.now()),
+                _permit: Some(permit),
+                ..Slot::default()
+            };
+            if let Data::Region { region, .. } = &data {
+                s.region = Some((*region).clone());
+            }
+            s.generation
+        };
+        sqe.cid = slot | u16::from(generation) << SLOT_BITS;
+        let at = usize::from(slot) * Sqe::LEN;
+        let mut wr = SendWr::new(TAG_SEND | u64::from(slot), SendOp::Send);
+        let mut payload: Option<Sge> = None;
+        if let Data::Region { region, at, len, inline } = data {
+            if inline {
+                sqe.sgl = Sgl::in_capsule(0, len);
+                payload = Some(region.sge(at..at + len as usize));
+            } else {
+                let remote = region.remote(at);
+                sqe.sgl = Sgl::keyed(Keyed { addr: remote.addr, len, key: remote.rkey.0, invalidate: false });
+            }
+        }
+        self.capsules.write_at(at, &sqe.emit()).expect("a capsule slot lies inside its region");
+        wr = wr.with_sges([self.capsules.sge(at..at + Sqe::LEN)]).with_sges(payload);
+        if let Err(error) = self.qp.post_send(wr) {
+            self.fail(error.to_string());
+        }
+    }
+
+    async fn completions(self: Rc<Self>) {
+        let mut batch: Vec<Completion> = Vec::with_capacity(BATCH);
+        let mut receives = Vec::with_capacity(BATCH);
+        while !self.is_over() {
+            if let Err(error) = self.cq.wait(&mut batch, BATCH).await {
+                self.fail(error.to_string());
+                return;
+            }
+            for completion in batch.drain(..) {
+                if completion.status != WcStatus::Success {
+                    self.fail(format!("{:?}: {}", completion.opcode, completion.status));
+                    return;
+                }
+                let index = completion.wr_id as u16;
+                if completion.opcode != WcOpcode::Recv {
+                    self.finish(index, |slot| slot.sent = true);
+                    continue;
+                }
+                let mut raw = [0; Cqe::LEN];
+                let at = usize::from(index) * Cqe::LEN;
+                self.responses.read_at(at, &mut raw).expect("a response slot lies inside its region");
+                receives.push(response(&self.responses, index));
+                self.answered(&Cqe::get(&raw), completion.byte_len);
+            }
+            // Before the tasks that were woken send their next commands.
+            if let Err(error) = self.qp.post_recv_list(receives.drain(..)) {
+                self.fail(error.to_string());
+            }
+        }
+    }
+
+    fn answered(&self, cqe: &Cqe, len: u32) {
+        let slot = cqe.cid & (MAX_ENTRIES - 1);
+        let known = len as usize == Cqe::LEN
+            && self.slots.borrow().get(usize::from(slot)).is_some_and(|s| {
+                s.busy && s.answer.is_none() && u16::from(s.generation) == cqe.cid >> SLOT_BITS
+            });
+        if known {
+            self.finish(slot, |s| s.answer = Some(*cqe));
+        } else {
+            self.fail(format!(
+                "a completion of {len} bytes for command {:#06x}, which is not outstanding",
+                cqe.cid
+            ));
+        }
+    }
+
+    /// Notes one of the two ends of a command, and frees its slot or wakes whoever waits after the second.
+    fn finish(&self, index: u16, note: impl FnOnce(&mut Slot)) {
+        let waker = {
+            let mut slots = self.slots.borrow_mut();
+            let slot = &mut slots[usize::from(index)];
+            note(slot);
+            if !slot.sent || slot.answer.is_none() {
+                return;
+            }
+            if slot.abandoned {
+                self.release(index, slot);
+                return;
+            }
+            slot.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn release(&self, index: u16, slot: &mut Slot) {
+        *slot = Slot { generation: slot.generation, ..Slot::default() };
+        self.free.borrow_mut().push(index);
+    }
+
+    async fn watch(self: Rc<Self>) {
+        let reason = self.cm.closed().await;
+        if !self.closing.get() {
+            self.fail(reason.to_string());
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.dead.borrow().is_some() || self.closing.get()
+    }
+
+    /// The queue is of no use any more: everything outstanding fails.
+    pub(super) fn fail(&self, why: String) {
+        if self.dead.borrow().is_some() {
+            return;
+        }
+        if !self.closing.get() {
+            tracing::warn!("{} queue {}: {why}", self.cm, self.qid);
+        }
+        *self.dead.borrow_mut() = Some(why);
+        drop(self.cm.disconnect());
+        let wakers: Vec<Waker> =
+            self.slots.borrow_mut().iter_mut().filter_map(|slot| slot.waker.take()).collect();
+        wakers.into_iter().for_each(Waker::wake);
+        self.trouble.notify_one();
+    }
+
+    /// Disconnects; nothing should be outstanding. Waits until the controller confirmed.
+    pub(super) async fn close(&self) {
+        self.closing.set(true);
+        self.cm.disconnect().await;
+        self.fail("disconnected".to_owned());
+    }
+
+    /// When the oldest outstanding command was sent.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.slots
+            .borrow()
+            .iter()
+            .filter(|slot| slot.busy && slot.answer.is_none())
+            .filter_map(|slot| slot.since)
+            .min()
+    }
+
+    /// Whether the queue still works.
+    pub(super) fn is_live(&self) -> bool {
+        !self.is_over()
+    }
+}
+
+/// A command on its way.
+struct Submitted<'a> {
+    queue: &'a Rc<HostQueue>,
+    slot: u16,
+}
+
+impl Future for Submitted<'_> {
+    type Output = Result<Cqe, NvmeErrorKind>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slots = self.queue.slots.borrow_mut();
+        let slot = &mut slots[usize::from(self.slot)];
+        if slot.sent
+            && let Some(cqe) = slot.answer
+        {
+            return Poll::Ready(Ok(cqe));
+        }
+        if let Some(why) = &*self.queue.dead.borrow() {
+            return Poll::Ready(Err(NvmeErrorKind::Lost(why.clone())));
+        }
+        if slot.waker.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+            slot.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Submitted<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.queue.slots.borrow_mut();
+        let slot = &mut slots[usize::from(self.slot)];
+        // On a dead queue nothing more comes; its memory is safe, because its queue pair is in ERR.
+        if slot.sent && slot.answer.is_some() || self.queue.dead.borrow().is_some() {
+            self.queue.release(self.slot, slot);
+        } else {
+            slot.abandoned = true;
+        }
+    }
+}
