@@ -1,0 +1,345 @@
+//! Target and initiator end to end in the simulator: real RoCE frames, virtual time, loss and death.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use everywire_block::{Backend, RamBackend};
+use everywire_fabric::faults::{Faults, Ppm};
+use everywire_nvmeof::rdma::initiator::NvmeErrorKind;
+use everywire_nvmeof::rdma::{
+    Controller, HostIdentity, InitiatorOptions, Namespace, NvmeTarget, TargetOptions, discover,
+};
+use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig, Target};
+use everywire_nvmeof::{Nqn, Status};
+use everywire_sim::{HostConfig, HostId, World};
+
+const LIMIT: Duration = Duration::from_secs(3600);
+
+struct Lab {
+    world: World,
+    target_host: HostId,
+    host: HostId,
+    backend: Arc<dyn Backend>,
+    limits: Limits,
+    target: Rc<RefCell<Option<NvmeTarget>>>,
+}
+
+fn nqn() -> Nqn {
+    "nqn.2026-01.lab:s1".parse().expect("an NQN")
+}
+
+fn identity(n: u128) -> HostIdentity {
+    HostIdentity::from_uuid(uuid::Uuid::from_u128(n))
+}
+
+fn address() -> SocketAddr {
+    "10.0.0.1:4420".parse().expect("an address")
+}
+
+impl Lab {
+    fn with(seed: u64, limits: Limits) -> Self {
+        let world = World::new(seed);
+        let target_host = world.add_host(HostConfig::new("10.0.0.1".parse().expect("ip")));
+        let host = world.add_host(HostConfig::new("10.0.0.2".parse().expect("ip")));
+        let backend: Arc<dyn Backend> = Arc::new(RamBackend::new(512, 65536).expect("fits"));
+        let lab = Self { world, target_host, host, backend, limits, target: Rc::default() };
+        lab.serve();
+        lab
+    }
+
+    fn new(seed: u64) -> Self {
+        Self::with(seed, Limits::default())
+    }
+
+    fn serve(&self) {
+        let mut target = Target::new(self.limits.clone());
+        let config = SubsystemConfig::new(nqn()).namespace(NamespaceConfig::new(self.backend.clone()));
+        target.add_subsystem(&config).expect("a subsystem");
+        let options = TargetOptions { data_pool: 4 << 20, ..TargetOptions::default() };
+        let target = NvmeTarget::new(self.world.rt(self.target_host), target, options);
+        target.listen(&self.world.device(self.target_host), address()).expect("listens");
+        *self.target.borrow_mut() = Some(target);
+    }
+
+    fn target(&self) -> NvmeTarget {
+        self.target.borrow().clone().expect("serving")
+    }
+
+    /// Runs a host's program to its end.
+    fn run<T: 'static, F: Future<Output = T> + 'static>(&self, program: impl FnOnce(Host) -> F) -> T {
+        let host = Host { rt: self.world.rt(self.host), device: self.world.device(self.host) };
+        self.world.block_on(LIMIT, program(host)).expect("ends in time")
+    }
+}
+
+#[derive(Clone)]
+struct Host {
+    rt: everywire_verbs::rt::Rt,
+    device: everywire_verbs::Device,
+}
+
+impl Host {
+    async fn connect(&self, options: InitiatorOptions) -> Controller {
+        let controller =
+            Controller::connect(&self.rt, &self.device, address(), &nqn(), &identity(1), options).await;
+        controller.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 77) >> 7) as u8).collect()
+}
+
+async fn write_and_read(disk: &Namespace, offset: u64, len: usize, seed: u64) {
+    let bytes = pattern(len, seed);
+    disk.write(offset, &bytes).await.unwrap_or_else(|error| panic!("{error}"));
+    let back = disk.read(offset, len).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(back == bytes, "{len} bytes at {offset} differ");
+}
+
+#[test]
+fn discover_connect_write_read_disconnect() {
+    let lab = Lab::new(1);
+    lab.run(|host| async move {
+        let found = discover(&host.rt, &host.device, address(), &identity(1)).await.expect("a log");
+        let names: Vec<_> = found.iter().map(|entry| entry.subsystem().to_owned()).collect();
+        assert_eq!(names, ["nqn.2014-08.org.nvmexpress.discovery", "nqn.2026-01.lab:s1"]);
+        assert_eq!((found[1].address(), found[1].port()), (Some(address().ip()), Some(4420)));
+        let controller = host.connect(InitiatorOptions { io_queues: 2, ..Default::default() }).await;
+        assert_eq!(controller.io_queues(), 2);
+        let disk = controller.namespace(1).expect("a namespace");
+        assert_eq!((disk.info().block_size, disk.info().blocks), (512, 65536));
+        for (i, len) in [512, 4096, 8192, 65536, 1 << 20, (2 << 20) + 512].into_iter().enumerate() {
+            write_and_read(&disk, 512 * i as u64, len, i as u64).await;
+        }
+        disk.flush().await.expect("flushes");
+        disk.write_zeroes(4096, 8192, true).await.expect("zeroes");
+        assert_eq!(disk.read(4096, 8192).await.expect("reads"), vec![0; 8192]);
+        let buffer = disk.buffer(4096).expect("memory");
+        let past = disk.read_blocks(65536 - 7, 8, &buffer, 0).await.expect_err("past the end");
+        assert_eq!(past.status().map(Status::code), Some(Status::LBA_OUT_OF_RANGE));
+        let text = past.to_string();
+        for part in ["10.0.0.2:", "10.0.0.1:4420", "nqn.2026-01.lab:s1", "Read", "LBA Out of Range", "0x80"] {
+            assert!(text.contains(part), "{text}");
+        }
+        controller.disconnect().await.expect("in order");
+    });
+    // Nothing is left of it on either side.
+    lab.world.run_for(Duration::from_secs(30));
+    assert_eq!(lab.target().connections(), 0);
+    assert_eq!(lab.target().with(|target| (target.queue_count(), target.controller_count())), (0, 0));
+    let usage = lab.world.device(lab.host).usage();
+    assert_eq!((usage.qps, usage.cqs, usage.mrs), (0, 0, 0), "{usage:?}");
+    let usage = lab.world.device(lab.target_host).usage();
+    assert_eq!((usage.qps, usage.cqs, usage.mrs), (0, 0, 1), "only the data pool is left: {usage:?}");
+}
+
+/// NV-01 and NV-02: queue depths, and in-capsule sizes including none.
+#[test]
+fn depths_and_in_capsule_sizes() {
+    for (entries, in_capsule_data) in [(2, 0), (16, 16), (32, 4096), (128, 8192), (1024, 65536)] {
+        let lab = Lab::with(2, Limits { in_capsule_data, ..Limits::default() });
+        lab.run(move |host| async move {
+            let controller =
+                host.connect(InitiatorOptions { queue_entries: entries, ..Default::default() }).await;
+            let disk = controller.namespace(1).expect("a namespace");
+            for len in [512, 4096, 8192, 128 << 10] {
+                write_and_read(&disk, 0, len, len as u64).await;
+            }
+            controller.disconnect().await.expect("in order");
+        });
+    }
+}
+
+#[test]
+fn many_commands_at_once_under_loss_and_reordering() {
+    for seed in 0..8 {
+        let lab = Lab::new(seed);
+        let faults = Faults {
+            loss: Ppm(20_000),
+            reorder: Ppm(20_000),
+            duplicate: Ppm(10_000),
+            corrupt: Ppm(5_000),
+            ..Faults::default()
+        };
+        lab.world.set_faults(lab.host, faults);
+        lab.run(move |host| async move {
+            let options = InitiatorOptions { io_queues: 2, queue_entries: 16, ..Default::default() };
+            let controller = host.connect(options).await;
+            let disk = controller.namespace(1).expect("a namespace");
+            let tasks: Vec<_> = (0..32u64)
+                .map(|i| {
+                    let disk = disk.clone();
+                    host.rt.spawn(async move {
+                        for round in 0..4 {
+                            let len = [512, 4096, 12288, 65536][(i as usize + round) % 4];
+                            write_and_read(&disk, i * 65536, len, seed * 1000 + i * 10 + round as u64).await;
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.expect("ran");
+            }
+            controller.disconnect().await.expect("in order");
+        });
+    }
+}
+
+/// The target dies and comes back; the initiator's commands wait and go on.
+#[test]
+fn reconnects_after_the_target_was_killed() {
+    for seed in 0..4 {
+        let lab = Lab::new(seed);
+        let host = Host { rt: lab.world.rt(lab.host), device: lab.world.device(lab.host) };
+        let rt = lab.world.rt_outside();
+        let done = rt.spawn(async move {
+            let controller = host.connect(InitiatorOptions { queue_entries: 32, ..Default::default() }).await;
+            let disk = controller.namespace(1).expect("a namespace");
+            for round in 0..200 {
+                write_and_read(&disk, (round % 16) * 65536, 65536, round).await;
+                host.rt.sleep(Duration::from_millis(50)).await;
+            }
+            controller.disconnect().await.expect("in order");
+        });
+        lab.world.run_for(Duration::from_millis(2000 + seed * 333));
+        lab.world.kill(lab.target_host);
+        lab.target.borrow_mut().take();
+        lab.world.run_for(Duration::from_secs(7));
+        assert!(!done.is_finished());
+        lab.world.restart(lab.target_host);
+        lab.serve();
+        assert!(lab.world.run_until(LIMIT, || done.is_finished()), "seed {seed}");
+        lab.world.block_on(LIMIT, done).expect("ended").expect("ran");
+    }
+}
+
+/// NV-17: hosts die with commands outstanding, again and again; the target keeps nothing of them.
+#[test]
+fn killed_hosts_leave_nothing_behind() {
+    let lab = Lab::new(7);
+    let mut after_first = None;
+    for round in 0..12u64 {
+        let host = Host { rt: lab.world.rt(lab.host), device: lab.world.device(lab.host) };
+        let keep_alive = Some(Duration::from_secs(2));
+        host.rt.clone().spawn(async move {
+            let options =
+                InitiatorOptions { queue_entries: 128, io_queues: 2, keep_alive, ..Default::default() };
+            let controller = host.connect(options).await;
+            let disk = controller.namespace(1).expect("a namespace");
+            for i in 0..128u64 {
+                let disk = disk.clone();
+                host.rt.spawn(async move {
+                    loop {
+                        write_and_read(&disk, i * 65536, 65536, i).await;
+                    }
+                });
+            }
+            std::future::pending::<()>().await;
+        });
+        lab.world.run_for(Duration::from_micros(20_000 + 3_701 * round));
+        lab.world.kill(lab.host);
+        lab.world.run_for(Duration::from_secs(60));
+        assert_eq!(lab.target().connections(), 0, "round {round}");
+        let usage = lab.world.device(lab.target_host).usage();
+        assert_eq!(*after_first.get_or_insert(usage), usage, "round {round}");
+        lab.world.restart(lab.host);
+    }
+}
+
+/// NV-14 and graceful shutdown, seen from a host.
+#[test]
+fn a_removed_host_loses_its_association_for_good() {
+    let lab = Lab::new(3);
+    let target = lab.target();
+    lab.run(move |host| async move {
+        let controller = host.connect(InitiatorOptions::default()).await;
+        let disk = controller.namespace(1).expect("a namespace");
+        write_and_read(&disk, 0, 4096, 1).await;
+        target.with(|target| target.remove_host(&nqn(), &identity(1).nqn, false)).expect("exists");
+        let error = disk.read(0, 4096).await.expect_err("not allowed any more");
+        assert!(
+            matches!(&*error.kind, NvmeErrorKind::Status(s) if s.code() == Status::CONNECT_INVALID_HOST),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn shutdown_tells_the_hosts() {
+    let lab = Lab::new(4);
+    let target = lab.target();
+    lab.run(move |host| async move {
+        let options = InitiatorOptions { loss_timeout: Duration::from_secs(3), ..Default::default() };
+        let controller = host.connect(options).await;
+        let disk = controller.namespace(1).expect("a namespace");
+        write_and_read(&disk, 0, 4096, 1).await;
+        let before = host.rt.now();
+        target.shutdown().await;
+        assert!(host.rt.now() - before < Duration::from_secs(1), "the host confirms at once");
+        assert_eq!(target.connections(), 0);
+        let error = disk.read(0, 4096).await.expect_err("nobody is there");
+        assert!(matches!(&*error.kind, NvmeErrorKind::GivenUp { .. }), "{error}");
+    });
+}
+
+#[test]
+fn keep_alive_ends_the_association_of_a_host_that_is_cut_off() {
+    let lab = Lab::new(5);
+    let host = Host { rt: lab.world.rt(lab.host), device: lab.world.device(lab.host) };
+    let connected = lab.world.block_on(LIMIT, async move { host.connect(InitiatorOptions::default()).await });
+    let controller = connected.expect("connects");
+    lab.world.run_for(Duration::from_secs(60));
+    assert_eq!(lab.target().connections(), 2, "an idle host stays connected");
+    lab.world.partition(lab.host, true);
+    lab.world.run_for(Duration::from_secs(30));
+    assert_eq!(lab.target().connections(), 0);
+    lab.world.partition(lab.host, false);
+    lab.world.run_for(Duration::from_secs(60));
+    assert_eq!(lab.target().connections(), 2, "and it comes back");
+    drop(controller);
+}
+
+#[test]
+fn the_initiator_learns_of_a_new_namespace() {
+    let lab = Lab::new(6);
+    let target = lab.target();
+    lab.run(move |host| async move {
+        let controller = host.connect(InitiatorOptions::default()).await;
+        assert_eq!(controller.namespaces().len(), 1);
+        host.rt.sleep(Duration::from_secs(1)).await;
+        let backend = Arc::new(RamBackend::new(4096, 256).expect("fits"));
+        let nsid =
+            target.with(|target| target.add_namespace(&nqn(), &NamespaceConfig::new(backend))).expect("room");
+        host.rt.sleep(Duration::from_secs(1)).await;
+        let disk = controller.namespace(nsid).expect("seen");
+        assert_eq!(disk.info().block_size, 4096);
+        write_and_read(&disk, 8192, 8192, 1).await;
+        controller.disconnect().await.expect("in order");
+    });
+}
+
+#[test]
+fn refusals_name_their_reason() {
+    let lab = Lab::new(8);
+    lab.run(|host| async move {
+        let nobody: Nqn = "nqn.2026-01.lab:nobody".parse().expect("an NQN");
+        let connect = |address, subsystem: Nqn| {
+            let host = host.clone();
+            async move {
+                let options = InitiatorOptions::default();
+                let result =
+                    Controller::connect(&host.rt, &host.device, address, &subsystem, &identity(1), options)
+                        .await;
+                result.err().expect("refused").to_string()
+            }
+        };
+        let text = connect(address(), nobody).await;
+        assert!(text.contains("SUBNQN at offset 256 of the data"), "{text}");
+        let text = connect("10.0.0.1:4421".parse().expect("an address"), nqn()).await;
+        assert!(text.contains("10.0.0.1:4421") && text.contains("connecting"), "{text}");
+    });
+}
