@@ -267,8 +267,11 @@ impl Connection {
         shared.closing.set(shared.closing.get() + 1);
         let connection = self.clone();
         shared.rt.spawn(async move {
-            ended.await;
             let shared = &connection.shared;
+            // A host that has died never confirms; its queue pair and memory are not kept for it.
+            if shared.rt.timeout(shared.options.disconnect_timeout, ended).await.is_err() {
+                tracing::debug!("{connection}: the host does not confirm");
+            }
             shared.closing.set(shared.closing.get() - 1);
             shared.closed.notify_waiters();
         });

@@ -30,13 +30,13 @@ pub struct TargetOptions {
     pub rd_atomic: u8,
     /// Requests that may wait for an answer.
     pub backlog: usize,
-    /// How long shutdown waits for hosts to confirm.
-    pub shutdown_timeout: Duration,
+    /// How long a connection that ends is kept for the host to confirm.
+    pub disconnect_timeout: Duration,
 }
 
 impl Default for TargetOptions {
     fn default() -> Self {
-        Self { data_pool: 32 << 20, rd_atomic: 16, backlog: 128, shutdown_timeout: Duration::from_secs(5) }
+        Self { data_pool: 32 << 20, rd_atomic: 16, backlog: 128, disconnect_timeout: Duration::from_secs(5) }
     }
 }
 
@@ -114,20 +114,15 @@ impl NvmeTarget {
         self.0.connections.borrow().len()
     }
 
-    /// Stops listening, ends every association, waits until the hosts confirmed or the time for it is over, and flushes
-    /// the backends.
+    /// Stops listening, ends every association, waits until the hosts confirmed or the time for that is over, and
+    /// flushes the backends.
     pub async fn shutdown(&self) {
         let shared = &self.0;
         shared.stopping.set(true);
         shared.stop.borrow().iter().for_each(Notify::notify_one);
         self.with(|target| target.shutdown());
-        let drained = async {
-            while shared.closing.get() != 0 {
-                shared.closed.notified().await;
-            }
-        };
-        if shared.rt.timeout(shared.options.shutdown_timeout, drained).await.is_err() {
-            tracing::warn!("shut down with {} hosts not confirming", shared.closing.get());
+        while shared.closing.get() != 0 {
+            shared.closed.notified().await;
         }
         let backends = shared.target.borrow().backends();
         for backend in backends {
