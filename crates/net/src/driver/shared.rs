@@ -182,9 +182,9 @@ impl Progress for Shared {
     }
 
     fn drive_inline(&self) -> bool {
-        match self.mode() {
-            Mode::Inline | Mode::Thread => {}
-            Mode::Task | Mode::Closed => return false,
+        // A task that spins on a queue must not starve the driver's task, which runs on the same thread.
+        if self.mode() == Mode::Closed {
+            return false;
         }
         let Some(mut engine) = self.try_lock() else { return false };
         self.inline_turns.fetch_add(1, Ordering::Relaxed);
