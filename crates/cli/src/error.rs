@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use everywire_verbs::{CmError, CmErrorKind};
+
 /// Whose doing a failure is; the number is the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
@@ -59,6 +61,20 @@ impl CliError {
 impl Display for CliError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+/// A failure of connecting or listening: the peer's doing, or this side's.
+pub fn cm(source: CmError) -> CliError {
+    match source.kind() {
+        CmErrorKind::AddressInUse
+        | CmErrorKind::NotOurAddress { .. }
+        | CmErrorKind::NoScope
+        | CmErrorKind::PrivateDataTooLong { .. }
+        | CmErrorKind::Qp(_)
+        | CmErrorKind::Verbs(_)
+        | CmErrorKind::Refused(_) => CliError::failed(source),
+        _ => CliError::peer(source),
     }
 }
 

@@ -5,7 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod decode;
+mod device;
+mod devices;
 mod error;
+mod peer;
+mod ping;
 
 use clap::{Parser, Subcommand};
 
@@ -29,6 +33,10 @@ struct Cli {
 enum Command {
     /// Print the packets of a capture file: headers by their standard names, ICRC good or bad, the protocol above.
     Decode(decode::Args),
+    /// List the devices that can be opened here, their addresses, MTU and capabilities.
+    Devices(devices::Args),
+    /// Ping over RDMA: rping's protocol, with `everywire ping --listen` or rping on the other side.
+    Ping(ping::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -36,6 +44,8 @@ fn main() -> std::process::ExitCode {
     init_logging();
     let result = match cli.command {
         Command::Decode(args) => decode::run(&args),
+        Command::Devices(args) => devices::run(&args),
+        Command::Ping(args) => ping::run(&args),
     };
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

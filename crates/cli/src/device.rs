@@ -1,0 +1,125 @@
+//! `--device` and `--capture`: which device a command runs on.
+//!
+//! Without `--device` a client takes the address that the kernel would use toward its peer; where that peer is on this host,
+//! a free loopback address, because one address belongs to one process.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use everywire_net::{Host, OpenError, OpenOptions, possible_devices, route};
+use everywire_verbs::Mtu;
+
+use crate::error::CliError;
+
+/// Loopback addresses tried for a client: 127.0.0.2 and up.
+const LOOPBACK_TRIES: u8 = 60;
+
+/// Flags of every command that opens a device.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DeviceArgs {
+    /// The device: rocev2:ADDRESS (UDP sockets, no privileges) or rocev2-raw:INTERFACE/ADDRESS (CAP_NET_RAW).
+    #[arg(long, value_name = "WIRE:ADDRESS")]
+    pub device: Option<String>,
+    /// Write every packet of the device to this pcapng file, which Wireshark opens.
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
+}
+
+impl DeviceArgs {
+    fn options(&self) -> OpenOptions {
+        OpenOptions { capture: self.capture.clone(), ..OpenOptions::default() }
+    }
+
+    /// Opens the device of a server: the one named, or 127.0.0.1.
+    pub fn open_to_serve(&self) -> Result<Host, CliError> {
+        let name = self.device.as_deref().unwrap_or("rocev2:127.0.0.1");
+        open(name, &self.options())
+    }
+
+    /// Opens the device of a client of `peer`.
+    pub fn open_for_peer(&self, peer: SocketAddr) -> Result<Host, CliError> {
+        if let Some(name) = &self.device {
+            return open(name, &self.options());
+        }
+        let scope = match peer {
+            SocketAddr::V6(v6) => v6.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        let path = route::resolve(peer.ip(), None, scope)
+            .map_err(|e| CliError::peer(format_args!("no route to {}: {e}", peer.ip())))?;
+        match path.src {
+            IpAddr::V4(v4) if v4.is_loopback() || path.src == peer.ip() => {
+                return self.open_loopback(v4, peer.ip());
+            }
+            IpAddr::V6(_) if path.src == peer.ip() => return self.open_beside(peer.ip(), scope),
+            _ => {}
+        }
+        let name = match path.scope_id {
+            0 => format!("rocev2:{}", path.src),
+            index => format!("rocev2:{}%{}", path.src, interface_name(index)?),
+        };
+        open(&name, &self.options())
+    }
+
+    /// A peer on this host has its interface's MTU, whatever the loopback interface could do.
+    fn options_beside(&self, peer: IpAddr, scope_id: u32) -> OpenOptions {
+        let interface = route::interface_of(peer, scope_id).ok().flatten();
+        OpenOptions { mtu: interface.and_then(|i| Mtu::largest_in(i.mtu)), ..self.options() }
+    }
+
+    /// A free IPv6 address of this host that is not the peer's.
+    fn open_beside(&self, peer: IpAddr, scope_id: u32) -> Result<Host, CliError> {
+        let found =
+            possible_devices().map_err(|e| CliError::failed(format_args!("cannot list addresses: {e}")))?;
+        let mut others: Vec<_> =
+            found.iter().filter(|d| d.ip.is_ipv6() && d.ip != peer && !is_link_local(d.ip)).collect();
+        others.sort_by_key(|d| d.ip.is_loopback() != peer.is_loopback());
+        let options = self.options_beside(peer, scope_id);
+        for device in others {
+            let mtu = options.mtu.into_iter().chain(device.active_mtu).min_by_key(|mtu| mtu.bytes());
+            match Host::open(&device.name, &OpenOptions { mtu, ..options.clone() }) {
+                Err(OpenError::InUse { .. }) => {}
+                other => return other.map_err(CliError::failed),
+            }
+        }
+        Err(CliError::failed(format_args!(
+            "{peer} is this host's own, and it has no other free IPv6 address to reach it from: one device owns an \
+             address; add one (ip address add fd00::2/64 dev lo), or use 127.x"
+        )))
+    }
+
+    /// The first free address of 127.0.0.0/24 that is not the peer's.
+    pub fn open_loopback(&self, first: Ipv4Addr, peer: IpAddr) -> Result<Host, CliError> {
+        let candidates =
+            std::iter::once(first).chain((2..2 + LOOPBACK_TRIES).map(|last| Ipv4Addr::new(127, 0, 0, last)));
+        let options = self.options_beside(peer, 0);
+        let mut last_error = None;
+        for ip in candidates.filter(|ip| IpAddr::V4(*ip) != peer) {
+            match Host::open(&format!("rocev2:{ip}"), &options) {
+                Ok(host) => return Ok(host),
+                Err(e @ OpenError::InUse { .. }) => last_error = Some(e),
+                Err(e) => return Err(CliError::failed(e)),
+            }
+        }
+        Err(CliError::failed(format_args!(
+            "no free loopback address: {}",
+            last_error.map_or_else(String::new, |e| e.to_string())
+        )))
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn interface_name(index: u32) -> Result<String, CliError> {
+    route::interface_name(index).map_err(|e| CliError::failed(format_args!("interface {index}: {e}")))
+}
+
+/// Opens a device by its name; a name that is wrong is a mistake in usage.
+pub fn open(name: &str, options: &OpenOptions) -> Result<Host, CliError> {
+    Host::open(name, options).map_err(|e| match e {
+        OpenError::Name { .. } | OpenError::Address { .. } => CliError::usage(e),
+        other => CliError::failed(other),
+    })
+}

@@ -1,0 +1,200 @@
+//! `everywire ping`: speaks the protocol of rping, of rdma-core's tools, with another `everywire ping` or with rping itself.
+//!
+//! One turn: the client advertises a source buffer by SEND; the server reads it by RDMA READ and says so by SEND; the client
+//! advertises a sink; the server writes the data there by RDMA WRITE and says so; the client compares. The advertisement is 16
+//! bytes, big-endian: address (8), R_Key (4), size (4). The client ends by disconnecting.
+
+mod client;
+mod server;
+
+use std::net::SocketAddr;
+
+use everywire_verbs::{
+    Access, Completion, Cq, MemoryRegion, Pd, Qp, QpCaps, QpInit, QpType, RKey, RecvWr, Remote, SendOp,
+    SendWr, VerbsError, WcStatus,
+};
+
+use crate::device::DeviceArgs;
+use crate::error::CliError;
+use crate::peer::PeerName;
+
+/// The port of rping.
+pub const DEFAULT_PORT: u16 = 7174;
+/// The largest buffer rping uses.
+const MAX_SIZE: u32 = 64 * 1024;
+/// Bytes of an advertisement.
+const ADVERT_LEN: usize = 16;
+/// Work requests a side has outstanding: one receive, and a SEND after a READ or WRITE.
+const QUEUE_DEPTH: u32 = 16;
+
+/// Flags of `everywire ping`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  everywire ping --listen --device rocev2:127.0.0.1\n  everywire ping 127.0.0.1 --count 3\n  \
+    everywire ping 192.0.2.7          # rping -s -a 192.0.2.7 on the other side"
+)]
+pub struct Args {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Serve instead: wait for clients on the device's address.
+    #[arg(long, conflicts_with = "target")]
+    listen: bool,
+    /// Go on serving after a client left.
+    #[arg(long, requires = "listen")]
+    persistent: bool,
+    /// TCP-like port to listen on (a client's port stands in TARGET).
+    #[arg(long, default_value_t = DEFAULT_PORT)]
+    port: u16,
+    /// Turns to take.
+    #[arg(short = 'C', long, default_value_t = 5)]
+    count: u32,
+    /// Bytes of each buffer, 1 to 65536.
+    #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
+    size: u32,
+    /// Pause between turns, in milliseconds.
+    #[arg(short, long, default_value_t = 0)]
+    interval: u64,
+    /// One JSON object with the result instead of a line a turn.
+    #[arg(long)]
+    json: bool,
+    /// The server: ADDRESS or ADDRESS:PORT ([v6]:PORT).
+    #[arg(required_unless_present = "listen")]
+    target: Option<PeerName>,
+}
+
+/// Serves, or pings.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    match &args.target {
+        Some(target) => client::run(args, target.socket_addr(args.port)),
+        None => server::run(args),
+    }
+}
+
+/// What a side tells the other about a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Advert {
+    addr: u64,
+    rkey: RKey,
+    size: u32,
+}
+
+impl Advert {
+    fn of(mr: &MemoryRegion) -> Advert {
+        Advert { addr: mr.addr(), rkey: mr.rkey(), size: mr.len() as u32 }
+    }
+
+    fn emit(&self) -> [u8; ADVERT_LEN] {
+        let mut out = [0; ADVERT_LEN];
+        out[..8].copy_from_slice(&self.addr.to_be_bytes());
+        out[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
+        out[12..].copy_from_slice(&self.size.to_be_bytes());
+        out
+    }
+
+    fn parse(bytes: &[u8; ADVERT_LEN]) -> Advert {
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Advert { addr: u64::from(word(0)) << 32 | u64::from(word(4)), rkey: RKey(word(8)), size: word(12) }
+    }
+
+    fn remote(&self) -> Remote {
+        Remote { addr: self.addr, rkey: self.rkey }
+    }
+}
+
+/// One side's queue pair and its message buffers.
+struct Endpoint {
+    qp: Qp,
+    cq: Cq,
+    inbox: MemoryRegion,
+    who: String,
+    ready: Vec<Completion>,
+}
+
+impl Endpoint {
+    /// A queue pair in INIT with its first receive posted; `who` names both ends in errors.
+    fn new(pd: &Pd, who: String) -> Result<Endpoint, CliError> {
+        let verbs = |e: VerbsError| CliError::failed(format_args!("{who}: {e}"));
+        let cq = pd.device().create_cq(QUEUE_DEPTH * 2).map_err(verbs)?;
+        let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
+        let qp = pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) }).map_err(verbs)?;
+        let inbox = pd.register(ADVERT_LEN, Access::LOCAL_WRITE).map_err(verbs)?;
+        qp.to_init(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE).map_err(verbs)?;
+        let end = Endpoint { qp, cq, inbox, who, ready: Vec::new() };
+        end.post_receive()?;
+        Ok(end)
+    }
+
+    fn post_receive(&self) -> Result<(), CliError> {
+        let wr = RecvWr::new(0, [self.inbox.sge(..)]);
+        self.qp.post_recv(wr).map_err(|e| CliError::failed(format_args!("{}: post receive: {e}", self.who)))
+    }
+
+    fn post(&self, wr: SendWr) -> Result<(), CliError> {
+        let name = wr.op.name();
+        self.qp.post_send(wr).map_err(|e| CliError::failed(format_args!("{}: post {name}: {e}", self.who)))
+    }
+
+    /// Sends 16 bytes; its completion is not waited for but checked by the next wait.
+    fn send(&self, bytes: [u8; ADVERT_LEN]) -> Result<(), CliError> {
+        self.post(SendWr::new(0, SendOp::Send).with_inline(bytes).unsignaled())
+    }
+
+    /// Waits for the completion of a READ or WRITE.
+    async fn finish(&mut self, wr: SendWr) -> Result<(), CliError> {
+        let name = wr.op.name();
+        self.post(wr)?;
+        let done = self.next().await?;
+        check(&self.who, name, &done)
+    }
+
+    /// Waits for a message; `None` once the peer has disconnected.
+    async fn receive(&mut self) -> Result<Option<Advert>, CliError> {
+        let done = self.next().await?;
+        if done.status == WcStatus::WrFlushErr {
+            return Ok(None);
+        }
+        check(&self.who, "RECV", &done)?;
+        if done.byte_len as usize != ADVERT_LEN {
+            let text = format_args!("{}: a message of {} bytes, not {ADVERT_LEN}", self.who, done.byte_len);
+            return Err(CliError::peer(text));
+        }
+        let mut bytes = [0; ADVERT_LEN];
+        self.inbox.read_at(0, &mut bytes).map_err(|e| CliError::failed(format_args!("{}: {e}", self.who)))?;
+        self.post_receive()?;
+        Ok(Some(Advert::parse(&bytes)))
+    }
+
+    async fn next(&mut self) -> Result<Completion, CliError> {
+        let waited = self.cq.wait(&mut self.ready, 1).await;
+        waited.map_err(|e| CliError::failed(format_args!("{}: {e}", self.who)))?;
+        self.ready.pop().ok_or_else(|| CliError::failed(format_args!("{}: no completion", self.who)))
+    }
+}
+
+/// An error for a completion that is none of success.
+fn check(who: &str, what: &str, done: &Completion) -> Result<(), CliError> {
+    if done.status == WcStatus::Success {
+        return Ok(());
+    }
+    let text = format_args!("{who}: {what} ended with {} ({})", done.status.as_str(), done.status as u8);
+    Err(CliError::peer(text))
+}
+
+/// Names both ends.
+fn between(local: SocketAddr, peer: SocketAddr) -> String {
+    format!("ping {local} - {peer}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advert_is_what_rping_sent() {
+        // Frame 6 of captures/rping.pcap (rping -S 2500): the server's READ in frame 8 names the same three.
+        let bytes = [0, 0, 0x55, 0x78, 0x2b, 0x8d, 0x5f, 0xc0, 0, 0, 0x06, 0x76, 0, 0, 0x09, 0xc4];
+        let advert = Advert { addr: 0x5578_2b8d_5fc0, rkey: RKey(0x676), size: 2500 };
+        assert_eq!(Advert::parse(&bytes), advert);
+        assert_eq!(advert.emit(), bytes);
+    }
+}

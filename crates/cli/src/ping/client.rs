@@ -1,0 +1,133 @@
+//! The pinging side: advertises, waits, compares, and measures each turn.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use everywire_verbs::{Access, ConnParam, ConnectOptions, MemoryRegion, Pd, VerbsError};
+use serde_json::json;
+
+use super::{Advert, Args, Endpoint, between};
+use crate::error::{self, CliError};
+
+/// Pings `peer`.
+pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
+    let host = args.device.open_for_peer(peer)?;
+    everywire_net::block_on(ping(args, host.device(), peer))
+}
+
+async fn ping(args: &Args, device: &everywire_verbs::Device, peer: SocketAddr) -> Result<(), CliError> {
+    let pd = device.alloc_pd().map_err(CliError::failed)?;
+    let local = SocketAddr::new(device.gids().first().map_or(peer.ip(), |gid| gid.ip), 0);
+    let mut end = Endpoint::new(&pd, between(local, peer))?;
+    let param = ConnParam {
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..ConnParam::default()
+    };
+    let options = ConnectOptions { param, ..ConnectOptions::new(peer, &end.qp) };
+    let connection = device.connect(options).await.map_err(error::cm)?;
+    let buffers = Buffers::new(&pd, args.size).map_err(CliError::failed)?;
+    let mut times = Vec::new();
+    let outcome = turns(args, peer, &mut end, &buffers, &mut times).await;
+    connection.disconnect().await;
+    outcome?;
+    summary(args, peer, &times)
+}
+
+/// What is read from, and written to.
+struct Buffers {
+    source: MemoryRegion,
+    sink: MemoryRegion,
+}
+
+impl Buffers {
+    fn new(pd: &Pd, size: u32) -> Result<Buffers, VerbsError> {
+        let source = pd.register(size as usize, Access::LOCAL_WRITE | Access::REMOTE_READ)?;
+        let sink = pd.register(size as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        Ok(Buffers { source, sink })
+    }
+}
+
+async fn turns(
+    args: &Args,
+    peer: SocketAddr,
+    end: &mut Endpoint,
+    buffers: &Buffers,
+    times: &mut Vec<Duration>,
+) -> Result<(), CliError> {
+    for turn in 0..args.count {
+        let text = pattern(turn, args.size as usize);
+        buffers.source.write_at(0, &text).map_err(CliError::failed)?;
+        buffers.sink.write_at(0, &vec![0; text.len()]).map_err(CliError::failed)?;
+        let start = Instant::now();
+        for buffer in [&buffers.source, &buffers.sink] {
+            end.send(Advert::of(buffer).emit())?;
+            if end.receive().await?.is_none() {
+                return Err(CliError::peer(format_args!(
+                    "{}: the peer disconnected in turn {turn}",
+                    end.who
+                )));
+            }
+        }
+        times.push(start.elapsed());
+        let back = buffers.sink.read_vec(0, text.len()).map_err(CliError::failed)?;
+        if let Some(at) = (0..text.len()).find(|&at| back[at] != text[at]) {
+            let (got, want) = (back[at], text[at]);
+            let who = &end.who;
+            return Err(CliError::mismatch(format_args!(
+                "{who}: turn {turn}: byte {at} came back as {got:#04x}, not {want:#04x}"
+            )));
+        }
+        if !args.json {
+            println!(
+                "{} bytes read and written back by {peer}: turn={turn} time={:.1} us",
+                text.len(),
+                micros(times[times.len() - 1])
+            );
+        }
+        if args.interval > 0 && turn + 1 < args.count {
+            std::thread::sleep(Duration::from_millis(args.interval));
+        }
+    }
+    Ok(())
+}
+
+/// The text that rping sends: its server writes back up to the first zero byte, so there is just one, at the end.
+fn pattern(turn: u32, size: usize) -> Vec<u8> {
+    let mut text = format!("rdma-ping-{turn}: ").into_bytes();
+    text.extend((0..).map(|i: u32| b'A' + ((turn + i) % 58) as u8).take(size));
+    text.truncate(size);
+    if let Some(last) = text.last_mut() {
+        *last = 0;
+    }
+    text
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}
+
+fn summary(args: &Args, peer: SocketAddr, times: &[Duration]) -> Result<(), CliError> {
+    let mut sorted: Vec<f64> = times.iter().copied().map(micros).collect();
+    sorted.sort_by(f64::total_cmp);
+    let at = |q: f64| sorted.get(((sorted.len().max(1) - 1) as f64 * q) as usize).copied().unwrap_or(0.0);
+    if args.json {
+        println!(
+            "{}",
+            json!({"peer": peer.to_string(), "turns": times.len(), "size": args.size, "verified": true,
+                   "min_us": at(0.0), "p50_us": at(0.5), "p99_us": at(0.99), "max_us": at(1.0)})
+        );
+    } else {
+        println!(
+            "{} turns of {} bytes, all verified; min/p50/max {:.1}/{:.1}/{:.1} us",
+            times.len(),
+            args.size,
+            at(0.0),
+            at(0.5),
+            at(1.0)
+        );
+    }
+    Ok(())
+}

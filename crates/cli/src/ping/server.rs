@@ -1,0 +1,101 @@
+//! The answering side: reads what the client advertises, writes it back.
+
+use std::net::SocketAddr;
+
+use everywire_verbs::{
+    Access, ConnParam, ConnectRequest, Device, ListenOptions, MemoryRegion, SendOp, SendWr,
+};
+
+use super::{ADVERT_LEN, Advert, Args, Endpoint, MAX_SIZE, between};
+use crate::error::{self, CliError};
+
+/// Serves one client, or with `--persistent` one after another.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    let host = args.device.open_to_serve()?;
+    let device = host.device();
+    let ip = device.gids().first().ok_or_else(|| CliError::failed("the device has no address"))?;
+    let addr = everywire_net::route::with_scope(ip.ip, args.port, ip.scope_id);
+    let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
+    eprintln!("ping: listening on {addr}");
+    everywire_net::block_on(async {
+        loop {
+            let request = listener.next_request().await.map_err(CliError::failed)?;
+            let served = serve(args, device, request).await;
+            if !args.persistent {
+                return served;
+            }
+            if let Err(e) = served {
+                eprintln!("everywire: {e}");
+            }
+        }
+    })
+}
+
+async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<(), CliError> {
+    let (local, peer) = (request.local(), request.peer());
+    let pd = device.alloc_pd().map_err(CliError::failed)?;
+    let mut end = Endpoint::new(&pd, between(local, peer))?;
+    let buffer = pd.register(MAX_SIZE as usize, Access::LOCAL_WRITE).map_err(CliError::failed)?;
+    let asked = request.param();
+    let param = ConnParam {
+        responder_resources: asked.initiator_depth.clamp(1, 16),
+        initiator_depth: asked.responder_resources.clamp(1, 16),
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..ConnParam::default()
+    };
+    let connection = request.accept(&end.qp, param).await.map_err(error::cm)?;
+    let mut turns = 0;
+    let outcome = answer(args, &mut end, &buffer, peer, &mut turns).await;
+    connection.disconnect().await;
+    eprintln!("ping: {peer} left after {turns} turns");
+    outcome
+}
+
+/// Answers until the client disconnects.
+async fn answer(
+    args: &Args,
+    end: &mut Endpoint,
+    buffer: &MemoryRegion,
+    peer: SocketAddr,
+    turns: &mut u32,
+) -> Result<(), CliError> {
+    while let Some(source) = end.receive().await? {
+        let len = within_limit(&end.who, source)?;
+        let read = SendWr::new(0, SendOp::Read { remote: source.remote() }).with_sges([buffer.sge(..len)]);
+        end.finish(read).await?;
+        if !args.json {
+            println!("{} bytes from {peer}: {}", len, printable(buffer, len)?);
+        }
+        end.send([0; ADVERT_LEN])?;
+        let Some(sink) = end.receive().await? else {
+            return Err(CliError::peer(format_args!("{}: the client left in the middle of a turn", end.who)));
+        };
+        let len = within_limit(&end.who, sink)?;
+        let write = SendWr::new(0, SendOp::Write { remote: sink.remote() }).with_sges([buffer.sge(..len)]);
+        end.finish(write).await?;
+        end.send([0; ADVERT_LEN])?;
+        *turns += 1;
+    }
+    Ok(())
+}
+
+fn within_limit(who: &str, advert: Advert) -> Result<usize, CliError> {
+    if advert.size > MAX_SIZE {
+        return Err(CliError::peer(format_args!(
+            "{who}: a buffer of {} bytes; the limit is {MAX_SIZE}",
+            advert.size
+        )));
+    }
+    Ok(advert.size as usize)
+}
+
+/// The first characters of what was read.
+fn printable(buffer: &MemoryRegion, len: usize) -> Result<String, CliError> {
+    let bytes = buffer.read_vec(0, len.min(40)).map_err(CliError::failed)?;
+    Ok(bytes
+        .iter()
+        .take_while(|&&b| b != 0)
+        .map(|&b| if b.is_ascii_graphic() || b == b' ' { b as char } else { '.' })
+        .collect())
+}
