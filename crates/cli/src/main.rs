@@ -4,12 +4,15 @@
 //! configuration file is wrong; 3 the peer or the network did not answer or refused; 4 data read back differs from data written.
 #![forbid(unsafe_code)]
 
+mod check;
 mod decode;
 mod device;
 mod devices;
 mod error;
 mod peer;
+mod perf;
 mod ping;
+mod serve;
 
 use clap::{Parser, Subcommand};
 
@@ -31,10 +34,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Check a configuration of `everywire serve` without opening anything, and say what it serves.
+    Check(check::Args),
     /// Print the packets of a capture file: headers by their standard names, ICRC good or bad, the protocol above.
     Decode(decode::Args),
     /// List the devices that can be opened here, their addresses, MTU and capabilities.
     Devices(devices::Args),
+    /// Measure bandwidth or latency, beside raw UDP in the same run.
+    Perf(perf::Args),
     /// Ping over RDMA: rping's protocol, with `everywire ping --listen` or rping on the other side.
     Ping(ping::Args),
 }
@@ -43,8 +50,10 @@ fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     init_logging();
     let result = match cli.command {
+        Command::Check(args) => check::run(&args),
         Command::Decode(args) => decode::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Ping(args) => ping::run(&args),
     };
     match result {

@@ -1,0 +1,186 @@
+//! `everywire perf`: bandwidth and latency of one operation, beside what raw UDP does in the same run.
+//!
+//! With no peer it starts a second `everywire perf --listen` on another loopback address, so that two processes talk. The
+//! sides agree on the test in the CM private data ([`hello`]). Results are payload only, in units of 10^9 bits.
+
+mod client;
+mod datagram;
+mod hello;
+mod latency;
+mod report;
+mod second;
+mod server;
+mod throughput;
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use everywire_verbs::QpType;
+
+use crate::device::DeviceArgs;
+use crate::error::CliError;
+use crate::peer::PeerName;
+
+/// The port that `perf --listen` takes.
+pub const DEFAULT_PORT: u16 = 18515;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[repr(u8)]
+pub enum Operation {
+    /// RDMA WRITE.
+    Write = 1,
+    /// RDMA READ.
+    Read = 2,
+    /// SEND.
+    Send = 3,
+    /// FETCH_ADD of 8 bytes.
+    Atomic = 4,
+}
+
+/// The transport service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[repr(u8)]
+pub enum Service {
+    /// Reliable connection.
+    Rc = 1,
+    /// Unreliable connection: WRITE and SEND.
+    Uc = 2,
+    /// Unreliable datagram: SEND of at most one MTU.
+    Ud = 3,
+}
+
+impl Service {
+    fn qp_type(self) -> QpType {
+        match self {
+            Service::Rc => QpType::Rc,
+            Service::Uc => QpType::Uc,
+            Service::Ud => QpType::Ud,
+        }
+    }
+}
+
+/// Flags of `everywire perf`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Examples:\n  everywire perf write --baseline            two processes on loopback, beside raw UDP\n  \
+    everywire perf send --latency --size 64\n  everywire perf --listen --device rocev2:192.0.2.7\n  \
+    everywire perf read 192.0.2.7 --depth 32 --size 4096 --json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// What to measure.
+    #[arg(value_enum, required_unless_present = "listen")]
+    operation: Option<Operation>,
+    /// The peer, which runs `everywire perf --listen`; none: a second process here.
+    target: Option<PeerName>,
+    /// Be the peer.
+    #[arg(long, conflicts_with_all = ["operation", "target", "baseline"])]
+    listen: bool,
+    /// Port to listen on.
+    #[arg(long, default_value_t = DEFAULT_PORT)]
+    port: u16,
+    /// Measure the time of one operation at a time (a ping-pong for WRITE and SEND).
+    #[arg(long)]
+    latency: bool,
+    /// Transport service.
+    #[arg(long, value_enum, default_value = "rc")]
+    transport: Service,
+    /// Bytes of a message [default: 65536; 64 with --latency; one MTU on UD].
+    #[arg(short, long)]
+    size: Option<u32>,
+    /// Messages in flight on each connection.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    depth: u32,
+    /// Connections (queue pairs) that share the work.
+    #[arg(short = 'q', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    connections: u32,
+    /// Seconds to measure.
+    #[arg(short = 'D', long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Measure raw UDP in the same run, with the product's own sockets, window, packets and checks, and print the ratio.
+    #[arg(long)]
+    baseline: bool,
+    /// One JSON object: gbit_per_s, msg_per_s, p50_us, p99_us, ratio.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures, or serves a measuring peer.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    match args.operation {
+        None => server::run(args),
+        Some(operation) => client::run(args, Plan::resolve(args, operation)?),
+    }
+}
+
+/// What a client has made of the flags.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    operation: Operation,
+    service: Service,
+    latency: bool,
+    size: u32,
+    depth: u32,
+    connections: u32,
+    duration: Duration,
+}
+
+/// The largest message measured.
+const MAX_SIZE: u32 = 64 << 20;
+/// Bytes of an atomic's operand.
+const ATOMIC_SIZE: u32 = 8;
+
+impl Plan {
+    /// Checks the flags against each other.
+    fn resolve(args: &Args, operation: Operation) -> Result<Plan, CliError> {
+        let allowed = match args.transport {
+            Service::Rc => true,
+            Service::Uc => matches!(operation, Operation::Write | Operation::Send),
+            Service::Ud => operation == Operation::Send,
+        };
+        if !allowed {
+            return Err(CliError::usage(format_args!(
+                "{operation:?} does not exist on {:?}: UC has WRITE and SEND, UD has SEND (IBTA table 38)",
+                args.transport
+            )));
+        }
+        let size = match (operation, args.size) {
+            (Operation::Atomic, None | Some(ATOMIC_SIZE)) => ATOMIC_SIZE,
+            (Operation::Atomic, Some(other)) => {
+                return Err(CliError::usage(format_args!("an atomic has 8 bytes, not {other}")));
+            }
+            (_, Some(size)) if size == 0 || size > MAX_SIZE => {
+                return Err(CliError::usage(format_args!("--size {size}: from 1 to {MAX_SIZE} bytes")));
+            }
+            (_, Some(size)) => size,
+            (_, None) if args.latency => 64,
+            (_, None) if args.transport == Service::Ud => 1024,
+            (_, None) => 65_536,
+        };
+        if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
+            return Err(CliError::usage(format_args!(
+                "--seconds {}: more than 0, at most 3600",
+                args.seconds
+            )));
+        }
+        if args.latency && args.connections != 1 {
+            return Err(CliError::usage("--latency measures one connection"));
+        }
+        Ok(Plan {
+            operation,
+            service: args.transport,
+            latency: args.latency,
+            size,
+            depth: if args.latency { 1 } else { args.depth },
+            connections: args.connections,
+            duration: Duration::from_secs_f64(args.seconds),
+        })
+    }
+
+    /// What the last byte of turn `n` of a ping-pong is: never what it was the turn before, never zero.
+    fn turn(n: u64) -> u8 {
+        (n % 251 + 1) as u8
+    }
+}

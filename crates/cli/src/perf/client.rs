@@ -1,0 +1,217 @@
+//! The measuring side: connects, runs the test, and measures raw UDP where that was asked for.
+
+use std::net::{IpAddr, SocketAddr};
+
+use everywire_net::baseline::{self, BaselineOptions, BaselineResult};
+use everywire_verbs::{
+    Access, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps, QpInit, Qpn,
+    Remote, UdDest,
+};
+
+use super::datagram::{self, GRH_BYTES, headroom};
+use super::hello::Hello;
+use super::latency::{self, PingPong};
+use super::report::{Measured, Report};
+use super::second::SecondProcess;
+use super::{Args, Operation, Plan, Service, throughput};
+use crate::error::{self, CliError};
+
+/// Memory that the messages in flight cycle through: enough to be real, little enough to stay in the cache as the baseline's.
+const CYCLE_BYTES: usize = 1 << 20;
+/// READs and atomics in flight on a connection.
+const RD_ATOMIC: u8 = 16;
+
+/// A connection under test.
+pub struct Link {
+    /// Its number, and the `wr_id` of its messages.
+    pub index: u64,
+    /// Its queue pair.
+    pub qp: Qp,
+    /// Shared by all links.
+    pub cq: Cq,
+    /// Messages come from, and READs go to, its slots.
+    pub buffer: MemoryRegion,
+    /// Slots that messages cycle through.
+    pub slots: usize,
+    /// Bytes of a slot.
+    pub slot_bytes: usize,
+    /// The peer's buffer.
+    pub remote: Remote,
+    /// On UD, the way to the peer's queue pair.
+    pub ud: Option<UdDest>,
+    /// The peer's queue pair.
+    pub peer_qpn: Qpn,
+    /// Both ends, for errors.
+    pub who: String,
+    connection: Option<Connection>,
+}
+
+/// Where messages lie in a buffer: slots, bytes of each.
+pub fn slots(size: u32, depth: u32) -> (usize, usize) {
+    let slot_bytes = (size as usize).next_multiple_of(64);
+    let most = (CYCLE_BYTES / slot_bytes).max(1);
+    ((depth as usize).clamp(1, most), slot_bytes)
+}
+
+/// Measures.
+pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
+    let second = match &args.target {
+        None => Some(SecondProcess::start(args.port)?),
+        Some(_) => None,
+    };
+    let peer = match (&args.target, &second) {
+        (Some(target), _) => target.socket_addr(args.port),
+        (None, Some(second)) => second.addr(),
+        (None, None) => return Err(CliError::usage("no peer")),
+    };
+    let measured = product(args, &plan, peer)?;
+    drop(second);
+    let baseline = if args.baseline { Some(raw(args, &plan, peer)?) } else { None };
+    let name = format!(
+        "{:?} {:?} {} B{}",
+        plan.service,
+        plan.operation,
+        plan.size,
+        if plan.latency {
+            ", latency".to_owned()
+        } else {
+            format!(", {} in flight", plan.depth * plan.connections)
+        }
+    );
+    Report { name, measured, baseline, by_time: plan.latency }.print(args.json);
+    Ok(())
+}
+
+fn product(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
+    let host = args.device.open_for_peer(peer)?;
+    let links = everywire_net::block_on(connect_all(host.device(), plan, peer))?;
+    let measured = if plan.latency { latency::run(&links[0], plan) } else { throughput::run(&links, plan) };
+    let measured = match measured {
+        Ok(sent) if datagram::counts_at_the_peer(plan) => delivered(&links, peer, sent),
+        other => other,
+    };
+    everywire_net::block_on(async {
+        for link in &links {
+            if let Some(connection) = &link.connection {
+                connection.disconnect().await;
+            }
+        }
+    });
+    measured
+}
+
+/// What was sent, brought down to what the peer received.
+fn delivered(links: &[Link], peer: SocketAddr, sent: Measured) -> Result<Measured, CliError> {
+    let mut arrived = 0;
+    for link in links {
+        arrived += everywire_net::block_on(datagram::arrived(link, peer))?;
+    }
+    Ok(sent.of_which_arrived(arrived))
+}
+
+async fn connect_all(device: &Device, plan: &Plan, peer: SocketAddr) -> Result<Vec<Link>, CliError> {
+    let pd = device.alloc_pd().map_err(CliError::failed)?;
+    let mtu = device.port().active_mtu.bytes();
+    if plan.service == Service::Ud && plan.size as usize > mtu {
+        let text =
+            format_args!("--size {}: a UD message fits one packet, {mtu} bytes on this device", plan.size);
+        return Err(CliError::usage(text));
+    }
+    let depth = plan.connections * (plan.depth + 2) + 16;
+    let cq = device.create_cq(depth.min(device.limits().max_cqe)).map_err(CliError::failed)?;
+    let mut links = Vec::new();
+    for index in 0..plan.connections {
+        links.push(connect(&pd, &cq, plan, peer, index).await?);
+    }
+    Ok(links)
+}
+
+async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) -> Result<Link, CliError> {
+    let (slots, slot_bytes) = slots(plan.size, plan.depth);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    // Twice: a ping-pong's first half is written by the peer, its second half is sent.
+    let buffer = pd.register((slots * slot_bytes + GRH_BYTES) * 2, access).map_err(CliError::failed)?;
+    let caps = QpCaps { max_send_wr: plan.depth + 1, max_recv_wr: 2, ..QpCaps::default() };
+    let qp = match plan.service {
+        Service::Ud => datagram::queue_pair(pd, cq, caps),
+        _ => pd.create_qp(&QpInit { caps, ..QpInit::new(plan.service.qp_type(), cq) }),
+    };
+    let qp = qp.map_err(CliError::failed)?;
+    let hello = Hello::new(plan, &buffer);
+    let own = pd.device().gids().first().map_or_else(|| "this host".to_owned(), |gid| gid.ip.to_string());
+    let who = format!("perf {own} - {peer}");
+    let mut link = Link {
+        index: u64::from(index),
+        qp,
+        cq: cq.clone(),
+        buffer,
+        slots,
+        slot_bytes,
+        remote: hello.remote,
+        ud: None,
+        peer_qpn: Qpn::new(0),
+        who,
+        connection: None,
+    };
+    if plan.service == Service::Ud {
+        ready_to_receive(&link, plan)?;
+        datagram::connect(&mut link, &hello, peer).await?;
+        return Ok(link);
+    }
+    link.qp.to_init(access).map_err(CliError::failed)?;
+    ready_to_receive(&link, plan)?;
+    let param = ConnParam {
+        private_data: hello.emit(),
+        responder_resources: RD_ATOMIC,
+        initiator_depth: RD_ATOMIC,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        ..ConnParam::default()
+    };
+    let options = ConnectOptions { param, ..ConnectOptions::new(peer, &link.qp) };
+    let connection = link.qp.device().connect(options).await.map_err(error::cm)?;
+    let answer = Hello::parse(connection.private_data())
+        .map_err(|e| CliError::peer(format_args!("{}: {e}", link.who)))?;
+    link.remote = answer.remote;
+    link.peer_qpn = connection.param().qp_num;
+    link.connection = Some(connection);
+    Ok(link)
+}
+
+fn ready_to_receive(link: &Link, plan: &Plan) -> Result<(), CliError> {
+    if plan.latency && plan.operation == Operation::Send {
+        let wr = PingPong::receive_into(&link.buffer, plan.size as usize + headroom(plan.service));
+        link.qp
+            .post_recv(wr)
+            .map_err(|e| CliError::failed(format_args!("{}: post receive: {e}", link.who)))?;
+    }
+    Ok(())
+}
+
+/// Raw UDP with the product's sockets, in a second thread on the same two addresses where the peer is on this host.
+fn raw(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
+    if args.target.is_some() {
+        return Err(CliError::usage("--baseline measures on this host: leave the peer away"));
+    }
+    let (own, peer) = (IpAddr::from([127, 0, 0, 100]), peer.ip());
+    let options = BaselineOptions {
+        size: plan.size as usize,
+        depth: plan.depth * plan.connections,
+        duration: plan.duration,
+        ..BaselineOptions::default()
+    };
+    let result = match (plan.operation, plan.latency) {
+        (Operation::Read | Operation::Atomic, _) => {
+            baseline::with_thread(own, peer, &options, |c| c.read_loop())
+        }
+        (_, true) => baseline::with_thread(own, peer, &options, |c| c.ping_pong()),
+        (_, false) => baseline::with_thread(own, peer, &options, |c| c.bandwidth()),
+    };
+    let BaselineResult { gbit_per_s, msg_per_s, p50_us, p99_us, .. } =
+        result.map_err(|e| CliError::failed(format_args!("baseline: {e}")))?;
+    // The product reports half a round trip of a ping-pong.
+    let half =
+        if plan.latency && matches!(plan.operation, Operation::Write | Operation::Send) { 0.5 } else { 1.0 };
+    let (msg_per_s, p50_us, p99_us) = (msg_per_s / half, p50_us * half, p99_us * half);
+    Ok(Measured { gbit_per_s, msg_per_s, p50_us, p99_us, messages: 0, lost: None })
+}

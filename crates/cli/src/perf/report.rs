@@ -1,0 +1,133 @@
+//! Results: what was measured, and how it is printed.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde_json::json;
+
+/// Times of single messages, in nanoseconds, to three digits, up to a minute.
+pub struct Samples(Histogram<u64>);
+
+const LONGEST_NS: u64 = 60_000_000_000;
+
+impl Samples {
+    /// None yet.
+    pub fn new() -> Samples {
+        // Bounds and digits are constants within what the histogram accepts.
+        Samples(Histogram::new_with_max(LONGEST_NS, 3).unwrap_or_else(|_| unreachable!("valid bounds")))
+    }
+
+    /// Adds one; longer than a minute counts as a minute.
+    pub fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(LONGEST_NS));
+    }
+
+    /// A quantile in microseconds.
+    pub fn micros(&self, quantile: f64) -> f64 {
+        self.0.value_at_quantile(quantile) as f64 / 1e3
+    }
+}
+
+/// A result, with the units in the names.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// Messages sent.
+    pub messages: u64,
+    /// Payload, 10^9 bits a second.
+    pub gbit_per_s: f64,
+    /// Messages a second.
+    pub msg_per_s: f64,
+    /// Median time of one.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Of messages sent on an unreliable service, the part that did not arrive, where the receiver can tell.
+    pub lost: Option<f64>,
+}
+
+impl Measured {
+    /// From counts.
+    pub fn new(messages: u64, size: u32, elapsed: Duration, samples: &Samples) -> Measured {
+        let msg_per_s = messages as f64 / elapsed.as_secs_f64();
+        Measured {
+            messages,
+            gbit_per_s: msg_per_s * f64::from(size) * 8.0 / 1e9,
+            msg_per_s,
+            p50_us: samples.micros(0.5),
+            p99_us: samples.micros(0.99),
+            lost: None,
+        }
+    }
+
+    /// The rates of what arrived, of `self.messages` sent.
+    pub fn of_which_arrived(self, arrived: u64) -> Measured {
+        let part = if self.messages == 0 { 0.0 } else { (arrived as f64 / self.messages as f64).min(1.0) };
+        Measured {
+            gbit_per_s: self.gbit_per_s * part,
+            msg_per_s: self.msg_per_s * part,
+            lost: Some(1.0 - part),
+            ..self
+        }
+    }
+
+    fn line(&self, name: &str) -> String {
+        format!(
+            "{name:<28} {:>9.3} Gbit/s {:>12.0} msg/s   p50 {:>9.2} us   p99 {:>9.2} us",
+            self.gbit_per_s, self.msg_per_s, self.p50_us, self.p99_us
+        )
+    }
+}
+
+/// A run, ready to print.
+pub struct Report {
+    /// What was measured, in a few words.
+    pub name: String,
+    /// The product.
+    pub measured: Measured,
+    /// Raw UDP in the same run.
+    pub baseline: Option<Measured>,
+    /// Compare times (latency) instead of rates.
+    pub by_time: bool,
+}
+
+impl Report {
+    /// The product over raw UDP: of rates, higher is better; of times, lower is better.
+    pub fn ratio(&self) -> Option<f64> {
+        let baseline = self.baseline?;
+        let ratio = if self.by_time {
+            self.measured.p50_us / baseline.p50_us
+        } else {
+            self.measured.msg_per_s / baseline.msg_per_s
+        };
+        Some(ratio)
+    }
+
+    /// Prints it.
+    pub fn print(&self, as_json: bool) {
+        let Measured { gbit_per_s, msg_per_s, p50_us, p99_us, lost, .. } = self.measured;
+        if as_json {
+            let baseline = self.baseline.map(
+                |b| json!({"gbit_per_s": b.gbit_per_s, "msg_per_s": b.msg_per_s, "p50_us": b.p50_us, "p99_us": b.p99_us}),
+            );
+            println!(
+                "{}",
+                json!({"test": self.name, "gbit_per_s": gbit_per_s, "msg_per_s": msg_per_s, "p50_us": p50_us,
+                       "p99_us": p99_us, "ratio": self.ratio(), "lost": lost, "baseline": baseline})
+            );
+            return;
+        }
+        println!("{}", self.measured.line(&self.name));
+        if let Some(lost) = lost {
+            println!("{:.3} % of the messages sent were lost; the rates are those of arrival", lost * 100.0);
+        }
+        if let (Some(baseline), Some(ratio)) = (self.baseline, self.ratio()) {
+            println!("{}", baseline.line("raw UDP, same run"));
+            let what = if self.by_time {
+                "of the raw UDP time (lower is better)"
+            } else {
+                "of raw UDP (higher is better)"
+            };
+            println!("ratio {ratio:.3} {what}");
+        }
+    }
+}

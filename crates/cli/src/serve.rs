@@ -1,0 +1,3 @@
+//! `everywire serve`: the target.
+
+pub mod config;

@@ -1,0 +1,236 @@
+//! The configuration of `everywire serve`: a TOML file, or the same from flags, checked before anything is opened.
+//!
+//! Unknown keys are mistakes, and named with their line. What the parts decide (NQN syntax, backend texts, device names) is asked
+//! of the parts, so that `everywire check` and `everywire serve` never differ.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use everywire_block::BackendSpec;
+use everywire_net::DeviceSpec;
+use everywire_nvmeof::Nqn;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use crate::error::CliError;
+
+/// NVMe over RDMA's port (IANA).
+pub const NVME_PORT: u16 = 4420;
+/// Where a target listens if nothing is said.
+const DEFAULT_DEVICE: &str = "rocev2:127.0.0.1";
+
+/// The file, as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    devices: Vec<String>,
+    #[serde(default)]
+    nvme: NvmeFile,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NvmeFile {
+    #[serde(default = "default_port")]
+    port: u16,
+    #[serde(default)]
+    max_queue_entries: Option<u16>,
+    #[serde(default)]
+    max_io_queues: Option<u16>,
+    #[serde(default)]
+    in_capsule_data: Option<u32>,
+    #[serde(default)]
+    subsystem: Vec<SubsystemFile>,
+}
+
+impl Default for NvmeFile {
+    fn default() -> NvmeFile {
+        NvmeFile {
+            port: NVME_PORT,
+            max_queue_entries: None,
+            max_io_queues: None,
+            in_capsule_data: None,
+            subsystem: Vec::new(),
+        }
+    }
+}
+
+fn default_port() -> u16 {
+    NVME_PORT
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubsystemFile {
+    nqn: String,
+    serial: Option<String>,
+    model: Option<String>,
+    hosts: Option<Vec<String>>,
+    #[serde(default)]
+    namespace: Vec<NamespaceFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespaceFile {
+    nsid: Option<u32>,
+    backend: String,
+    uuid: Option<Uuid>,
+}
+
+/// A namespace to serve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Namespace {
+    /// Its number; the next free one if `None`.
+    pub nsid: Option<u32>,
+    /// Its blocks.
+    pub backend: BackendSpec,
+    /// The same, as written.
+    pub backend_text: String,
+    /// Its UUID; derived if `None`.
+    pub uuid: Option<Uuid>,
+}
+
+/// A subsystem to serve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Serial number; derived if `None`.
+    pub serial: Option<String>,
+    /// Model number.
+    pub model: Option<String>,
+    /// Hosts that may connect; all if `None`.
+    pub hosts: Option<Vec<Nqn>>,
+    /// Its namespaces.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// Everything that a server needs, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Device names.
+    pub devices: Vec<String>,
+    /// Port of NVMe over RDMA.
+    pub nvme_port: u16,
+    /// Largest queue, if limited.
+    pub max_queue_entries: Option<u16>,
+    /// Most I/O queues of a host, if limited.
+    pub max_io_queues: Option<u16>,
+    /// Bytes of data in a capsule, if set.
+    pub in_capsule_data: Option<u32>,
+    /// What is served.
+    pub subsystems: Vec<Subsystem>,
+}
+
+impl Config {
+    /// From a file (or nothing), with what flags add: devices replace those of the file, exports are added to it.
+    pub fn resolve(path: Option<&Path>, devices: &[String], exports: &[String]) -> Result<Config, CliError> {
+        let file = match path {
+            Some(path) => read(path)?,
+            None => File::default(),
+        };
+        let whence = path.map_or_else(|| "command line".to_owned(), |path| path.display().to_string());
+        let wrong = |why: String| CliError::usage(format_args!("{whence}: {why}"));
+        let mut names = if devices.is_empty() { file.devices } else { devices.to_vec() };
+        if names.is_empty() {
+            names.push(DEFAULT_DEVICE.to_owned());
+        }
+        for name in &names {
+            DeviceSpec::parse(name).map_err(|e| wrong(e.to_string()))?;
+        }
+        let mut subsystems =
+            file.nvme.subsystem.into_iter().map(subsystem).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+        for text in exports {
+            add_export(&mut subsystems, text).map_err(CliError::usage)?;
+        }
+        let config = Config {
+            devices: names,
+            nvme_port: file.nvme.port,
+            max_queue_entries: file.nvme.max_queue_entries,
+            max_io_queues: file.nvme.max_io_queues,
+            in_capsule_data: file.nvme.in_capsule_data,
+            subsystems,
+        };
+        config.check().map_err(wrong)?;
+        Ok(config)
+    }
+
+    /// What no part can see alone.
+    fn check(&self) -> Result<(), String> {
+        if self.subsystems.is_empty() {
+            return Err("nothing to serve: give --nvme NQN=ram:256MiB or a [[nvme.subsystem]]".to_owned());
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = self.devices.iter().find(|name| !seen.insert(name.as_str())) {
+            return Err(format!("device {twice} is listed twice"));
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = self.subsystems.iter().find(|s| !seen.insert(s.nqn.as_str())) {
+            return Err(format!("subsystem {} is described twice", twice.nqn));
+        }
+        for subsystem in &self.subsystems {
+            let mut seen = HashSet::new();
+            if let Some(twice) =
+                subsystem.namespaces.iter().filter_map(|n| n.nsid).find(|nsid| !seen.insert(*nsid))
+            {
+                return Err(format!("subsystem {}: namespace {twice} is described twice", subsystem.nqn));
+            }
+            if subsystem.namespaces.is_empty() {
+                return Err(format!("subsystem {} has no namespace", subsystem.nqn));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<File, CliError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| CliError::usage(format_args!("cannot read {}: {e}", path.display())))?;
+    // The error names line and column, shows the line, and lists the keys that exist there.
+    toml::from_str(&text).map_err(|e| CliError::usage(format_args!("{}: {e}", path.display())))
+}
+
+fn subsystem(file: SubsystemFile) -> Result<Subsystem, String> {
+    let nqn = parse_nqn(&file.nqn)?;
+    let namespaces = file.namespace.into_iter().map(|n| namespace(&nqn, n)).collect::<Result<Vec<_>, _>>()?;
+    let hosts = match file.hosts {
+        Some(hosts) => Some(hosts.iter().map(|host| parse_nqn(host)).collect::<Result<Vec<_>, _>>()?),
+        None => None,
+    };
+    Ok(Subsystem { nqn, serial: file.serial, model: file.model, hosts, namespaces })
+}
+
+fn namespace(nqn: &Nqn, file: NamespaceFile) -> Result<Namespace, String> {
+    let backend = BackendSpec::parse(&file.backend).map_err(|e| format!("subsystem {nqn}: {e}"))?;
+    Ok(Namespace { nsid: file.nsid, backend, backend_text: file.backend, uuid: file.uuid })
+}
+
+/// `NQN=BACKEND`: a namespace more of the subsystem of that name.
+fn add_export(subsystems: &mut Vec<Subsystem>, text: &str) -> Result<(), String> {
+    let (nqn, backend_text) = text
+        .split_once('=')
+        .ok_or_else(|| format!("--nvme {text}: NQN=BACKEND is needed, as in NQN=ram:256MiB"))?;
+    let nqn = parse_nqn(nqn).map_err(|e| format!("--nvme {text}: {e}"))?;
+    let backend = BackendSpec::parse(backend_text).map_err(|e| format!("--nvme {text}: {e}"))?;
+    let namespace = Namespace { nsid: None, backend, backend_text: backend_text.to_owned(), uuid: None };
+    match subsystems.iter_mut().find(|s| s.nqn == nqn) {
+        Some(subsystem) => subsystem.namespaces.push(namespace),
+        None => subsystems.push(Subsystem {
+            nqn,
+            serial: None,
+            model: None,
+            hosts: None,
+            namespaces: vec![namespace],
+        }),
+    }
+    Ok(())
+}
+
+fn parse_nqn(text: &str) -> Result<Nqn, String> {
+    text.parse().map_err(|e| format!("`{text}`: {e}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+use super::*;
+
+fn from(text: &str) -> Result<Config, String> {
+    let dir = std::env::temp_dir().join(format!(
+        "everywire-config-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("t.toml");
+    std::fs::write(&path, text).unwrap();
+    let result = Config::resolve(Some(&path), &[], &[]).map_err(|e| e.to_string());
+    std::fs::remove_dir_all(&dir).unwrap();
+    result
+}
+
+const GOOD: &str = r#"
+devices = ["rocev2:127.0.0.1"]
+[nvme]
+port = 4421
+[[nvme.subsystem]]
+nqn = "nqn.2026-11.example:one"
+hosts = ["nqn.2026-11.example:host"]
+[[nvme.subsystem.namespace]]
+backend = "ram:1MiB"
+nsid = 3
+"#;
+
+#[test]
+fn a_whole_file() {
+    let config = from(GOOD).unwrap();
+    assert_eq!((config.nvme_port, config.devices.len()), (4421, 1));
+    assert_eq!(config.subsystems[0].namespaces[0].nsid, Some(3));
+    assert_eq!(config.subsystems[0].hosts.as_ref().unwrap().len(), 1);
+}
+
+#[test]
+fn a_typo_is_named_with_its_line() {
+    let error = from(&GOOD.replace("backend =", "bakend =")).unwrap_err();
+    assert!(error.contains("line 9") && error.contains("bakend") && error.contains("backend"), "{error}");
+}
+
+#[test]
+fn parts_refuse_what_is_theirs() {
+    for (what, with, word) in [
+        ("nqn.2026-11.example:one", "one", "one"),
+        ("ram:1MiB", "rom:1MiB", "ram:SIZE"),
+        ("rocev2:127.0.0.1", "127.0.0.1", "rocev2:127.0.0.1"),
+    ] {
+        let error = from(&GOOD.replace(what, with)).unwrap_err();
+        assert!(error.contains(word), "{with}: {error}");
+    }
+}
+
+#[test]
+fn flags_alone_are_enough() {
+    let exports = ["nqn.2026-11.example:a=ram:1MiB".to_owned(), "nqn.2026-11.example:a=null:1GiB".to_owned()];
+    let config = Config::resolve(None, &[], &exports).unwrap();
+    assert_eq!(config.subsystems.len(), 1);
+    assert_eq!(config.subsystems[0].namespaces.len(), 2);
+    assert_eq!(config.devices, [DEFAULT_DEVICE]);
+}
+
+#[test]
+fn nothing_to_serve_is_a_mistake() {
+    assert!(Config::resolve(None, &[], &[]).unwrap_err().to_string().contains("nothing to serve"));
+}
