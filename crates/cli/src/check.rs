@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::error::CliError;
-use crate::serve::config::Config;
+use crate::error::{CliError, print};
+use crate::serve::config::{Config, Flags};
 
 /// Flags of `everywire check`.
 #[derive(Debug, clap::Args)]
@@ -14,19 +14,19 @@ pub struct Args {
 
 /// Checks the file and prints what it says.
 pub fn run(args: &Args) -> Result<(), CliError> {
-    let config = Config::resolve(Some(&args.config), &[], &[])?;
+    let config = Config::resolve(Some(&args.config), &Flags::default())?;
     for device in &config.devices {
-        println!("device {device}, NVMe on port {}", config.nvme_port);
+        print(format_args!("device {device}, NVMe on port {}", config.nvme_port))?;
     }
     for subsystem in &config.subsystems {
         let hosts = match &subsystem.hosts {
             Some(hosts) => hosts.iter().map(|h| h.to_string()).collect::<Vec<_>>().join(", "),
             None => "any host".to_owned(),
         };
-        println!("subsystem {} for {hosts}", subsystem.nqn);
+        print(format_args!("subsystem {} for {hosts}", subsystem.nqn))?;
         for namespace in &subsystem.namespaces {
             let nsid = namespace.nsid.map_or_else(|| "next free".to_owned(), |n| n.to_string());
-            println!("  namespace {nsid}: {}", namespace.backend_text);
+            print(format_args!("  namespace {nsid}: {}", namespace.backend_text))?;
         }
     }
     Ok(())

@@ -66,6 +66,11 @@ impl Display for CliError {
 
 /// A failure of connecting or listening: the peer's doing, or this side's.
 pub fn cm(source: CmError) -> CliError {
+    cm_with(&source, &source)
+}
+
+/// The same, with another text.
+pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
     match source.kind() {
         CmErrorKind::AddressInUse
         | CmErrorKind::NotOurAddress { .. }
@@ -73,9 +78,15 @@ pub fn cm(source: CmError) -> CliError {
         | CmErrorKind::PrivateDataTooLong { .. }
         | CmErrorKind::Qp(_)
         | CmErrorKind::Verbs(_)
-        | CmErrorKind::Refused(_) => CliError::failed(source),
-        _ => CliError::peer(source),
+        | CmErrorKind::Refused(_) => CliError::failed(text),
+        _ => CliError::peer(text),
     }
+}
+
+/// A line on standard output.
+pub fn print(line: impl Display) -> Result<(), CliError> {
+    use std::io::Write;
+    writeln!(std::io::stdout(), "{line}").map_err(stdout)
 }
 
 /// An error of writing to standard output.

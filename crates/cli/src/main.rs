@@ -9,10 +9,15 @@ mod decode;
 mod device;
 mod devices;
 mod error;
+mod nvme;
 mod peer;
 mod perf;
 mod ping;
+mod progress;
+mod samples;
 mod serve;
+
+use std::io::IsTerminal;
 
 use clap::{Parser, Subcommand};
 
@@ -42,18 +47,28 @@ enum Command {
     Devices(devices::Args),
     /// Measure bandwidth or latency, beside raw UDP in the same run.
     Perf(perf::Args),
+    /// NVMe over RDMA: discover, look, read, write, measure.
+    Nvme(nvme::Args),
+    /// Serve namespaces to NVMe over RDMA hosts, Linux's among them.
+    Serve(serve::Args),
     /// Ping over RDMA: rping's protocol, with `everywire ping --listen` or rping on the other side.
     Ping(ping::Args),
 }
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
-    init_logging();
+    // A server tells what it does; a client's errors are its command's outcome, not to be told twice.
+    init_logging(match &cli.command {
+        Command::Serve(_) => "warn,everywire=info",
+        _ => "warn,everywire_nvmeof::rdma::initiator::queue=error",
+    });
     let result = match cli.command {
         Command::Check(args) => check::run(&args),
         Command::Decode(args) => decode::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Perf(args) => perf::run(&args),
+        Command::Nvme(args) => nvme::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
     };
     match result {
@@ -63,9 +78,13 @@ fn main() -> std::process::ExitCode {
 }
 
 /// Logs go to standard error, so that standard output stays data.
-fn init_logging() {
+fn init_logging(default: &str) {
     use tracing_subscriber::EnvFilter;
-    let filter =
-        EnvFilter::try_from_env("EVERYWIRE_LOG").unwrap_or_else(|_| EnvFilter::new("warn,everywire=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let filter = EnvFilter::try_from_env("EVERYWIRE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
 }

@@ -1,3 +1,139 @@
-//! `everywire serve`: the target.
+//! `everywire serve`: the target. Devices, sessions and backends run on one thread, on the async runtime of `everywire-net`.
+//!
+//! The first SIGTERM or SIGINT stops listening, ends every association, flushes the backends and exits with 0; the second
+//! exits at once. Logs go to standard error; standard output gets one line per address once it listens.
 
 pub mod config;
+mod target;
+
+use std::path::PathBuf;
+
+use everywire_net::{Host, OpenOptions, TokioRt, route};
+use everywire_nvmeof::rdma::{NvmeTarget, TargetOptions};
+use everywire_verbs::rt::{Either, select};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::device;
+use crate::error::{CliError, print};
+use config::{Config, Flags};
+
+/// Flags of `everywire serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    everywire serve --nvme nqn.2026-11.example:disk=ram:256MiB\n  \
+    everywire serve --device rocev2:192.0.2.7 --nvme nqn.2026-11.example:disk=file:/srv/disk.img\n  \
+    everywire serve target.toml\n\n\
+    Then, on a Linux host: nvme connect -t rdma -a 192.0.2.7 -s 4420 -n nqn.2026-11.example:disk\n\
+    or here: everywire nvme discover 127.0.0.1\n\n\
+    Backends: ram:SIZE[,bs=4096], file:PATH[,ro][,size=SIZE][,bs=4096][,write-through][,buffered], null:SIZE.\n\n\
+    A configuration file has the same, and more (`everywire check FILE` reads it without opening anything):\n\n  \
+    devices = [\"rocev2:192.0.2.7\", \"rocev2:2001:db8::7\"]\n\n  \
+    [nvme]\n  \
+    port = 4420                  # the default\n  \
+    max_io_queues = 64           # of a host\n  \
+    max_queue_entries = 1024\n  \
+    in_capsule_data = 4096       # bytes, a multiple of 16\n\n  \
+    [[nvme.subsystem]]\n  \
+    nqn = \"nqn.2026-11.example:disk\"\n  \
+    serial = \"0001\"              # derived from the NQN if left out\n  \
+    model = \"Everywire\"\n  \
+    hosts = [\"nqn.2014-08.org.nvmexpress:uuid:…\"]  # left out: any host\n\n  \
+    [[nvme.subsystem.namespace]]\n  \
+    backend = \"file:/srv/disk.img\"\n  \
+    nsid = 1                     # the next free one if left out\n  \
+    uuid = \"…\"                   # derived, and stable, if left out")]
+pub struct Args {
+    /// Configuration file (TOML).
+    config: Option<PathBuf>,
+    /// A device to serve on, instead of those of the file; may be repeated [default: rocev2:127.0.0.1].
+    #[arg(long, value_name = "WIRE:ADDRESS")]
+    device: Vec<String>,
+    /// Serve a namespace; may be repeated, also with the same NQN.
+    #[arg(long, value_name = "NQN=BACKEND")]
+    nvme: Vec<String>,
+    /// Port of NVMe over RDMA [default: 4420].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    nvme_port: Option<u16>,
+    /// Write every packet to this pcapng file (one device only).
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+}
+
+/// Serves until it is told to stop.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    let flags = Flags { devices: &args.device, exports: &args.nvme, nvme_port: args.nvme_port };
+    let config = Config::resolve(args.config.as_deref(), &flags)?;
+    if args.capture.is_some() && config.devices.len() > 1 {
+        return Err(CliError::usage("--capture takes one device: each has its own packets"));
+    }
+    let options = OpenOptions { capture: args.capture.clone(), ..OpenOptions::default() };
+    let hosts = config.devices.iter().map(|name| device::open(name, &options));
+    let hosts = hosts.collect::<Result<Vec<Host>, CliError>>()?;
+    let target = target::open(&config)?;
+    let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
+    for host in &hosts {
+        host.run(&runtime).map_err(CliError::failed)?;
+    }
+    let rt = runtime.handle();
+    runtime.block_on(async {
+        // Signals count from before the first line of output, so that whoever reads it may send one.
+        let mut signals = Signals::new()?;
+        let nvme = NvmeTarget::new(rt, target, TargetOptions::default());
+        for host in &hosts {
+            listen(&nvme, host, config.nvme_port)?;
+        }
+        describe(&config);
+        let name = signals.next().await;
+        let open = nvme.connections();
+        tracing::info!("{name}: stopping, {open} connections are open; a second signal stops at once");
+        match select(nvme.shutdown(), signals.next()).await {
+            Either::First(()) => {
+                tracing::info!("stopped");
+                Ok(())
+            }
+            Either::Second(name) => {
+                let open = nvme.connections();
+                Err(CliError::failed(format_args!("stopped at once by {name}: {open} connections were open")))
+            }
+        }
+    })
+}
+
+fn listen(nvme: &NvmeTarget, host: &Host, port: u16) -> Result<(), CliError> {
+    let device = host.device();
+    for gid in device.gids() {
+        let address = route::with_scope(gid.ip, port, gid.scope_id);
+        let address = nvme.listen(device, address).map_err(CliError::failed)?;
+        print(format_args!("listening on {address}, device {}", device.name()))?;
+    }
+    Ok(())
+}
+
+fn describe(config: &Config) {
+    for subsystem in &config.subsystems {
+        for namespace in &subsystem.namespaces {
+            tracing::info!("serving {} from {}", subsystem.nqn, namespace.backend_text);
+        }
+    }
+}
+
+/// What asks a server to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, CliError> {
+        let watch = |kind| signal(kind).map_err(|e| CliError::failed(format_args!("watch for signals: {e}")));
+        Ok(Signals { terminate: watch(SignalKind::terminate())?, interrupt: watch(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one; its name.
+    async fn next(&mut self) -> &'static str {
+        match select(self.terminate.recv(), self.interrupt.recv()).await {
+            Either::First(_) => "SIGTERM",
+            Either::Second(_) => "SIGINT",
+        }
+    }
+}

@@ -3,7 +3,6 @@
 mod arrivals;
 mod cq;
 mod device;
-mod hostile;
 mod traffic;
 mod ud;
 mod windows;

@@ -78,8 +78,7 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
             format!(", {} in flight", plan.depth * plan.connections)
         }
     );
-    Report { name, measured, baseline, by_time: plan.latency }.print(args.json);
-    Ok(())
+    Report { name, measured, baseline, by_time: plan.latency }.print(args.json)
 }
 
 fn product(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {

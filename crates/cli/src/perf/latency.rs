@@ -9,9 +9,10 @@ use everywire_verbs::{
 
 use super::client::Link;
 use super::datagram::GRH_BYTES;
-use super::report::{Measured, Samples};
+use super::report::Measured;
 use super::{Operation, Plan};
 use crate::error::CliError;
+use crate::samples::Samples;
 
 /// Spins between two looks at the queue pair's state and the clock.
 const SPINS_PER_STATE_CHECK: u32 = 4096;

@@ -2,31 +2,10 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde_json::json;
 
-/// Times of single messages, in nanoseconds, to three digits, up to a minute.
-pub struct Samples(Histogram<u64>);
-
-const LONGEST_NS: u64 = 60_000_000_000;
-
-impl Samples {
-    /// None yet.
-    pub fn new() -> Samples {
-        // Bounds and digits are constants within what the histogram accepts.
-        Samples(Histogram::new_with_max(LONGEST_NS, 3).unwrap_or_else(|_| unreachable!("valid bounds")))
-    }
-
-    /// Adds one; longer than a minute counts as a minute.
-    pub fn record(&mut self, time: Duration) {
-        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(LONGEST_NS));
-    }
-
-    /// A quantile in microseconds.
-    pub fn micros(&self, quantile: f64) -> f64 {
-        self.0.value_at_quantile(quantile) as f64 / 1e3
-    }
-}
+use crate::error::{CliError, print};
+use crate::samples::Samples;
 
 /// A result, with the units in the names.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,31 +82,34 @@ impl Report {
     }
 
     /// Prints it.
-    pub fn print(&self, as_json: bool) {
+    pub fn print(&self, as_json: bool) -> Result<(), CliError> {
         let Measured { gbit_per_s, msg_per_s, p50_us, p99_us, lost, .. } = self.measured;
         if as_json {
             let baseline = self.baseline.map(
                 |b| json!({"gbit_per_s": b.gbit_per_s, "msg_per_s": b.msg_per_s, "p50_us": b.p50_us, "p99_us": b.p99_us}),
             );
-            println!(
-                "{}",
+            print(
                 json!({"test": self.name, "gbit_per_s": gbit_per_s, "msg_per_s": msg_per_s, "p50_us": p50_us,
-                       "p99_us": p99_us, "ratio": self.ratio(), "lost": lost, "baseline": baseline})
-            );
-            return;
+                       "p99_us": p99_us, "ratio": self.ratio(), "lost": lost, "baseline": baseline}),
+            )?;
+            return Ok(());
         }
-        println!("{}", self.measured.line(&self.name));
+        print(format_args!("{}", self.measured.line(&self.name)))?;
         if let Some(lost) = lost {
-            println!("{:.3} % of the messages sent were lost; the rates are those of arrival", lost * 100.0);
+            print(format_args!(
+                "{:.3} % of the messages sent were lost; the rates are those of arrival",
+                lost * 100.0
+            ))?;
         }
         if let (Some(baseline), Some(ratio)) = (self.baseline, self.ratio()) {
-            println!("{}", baseline.line("raw UDP, same run"));
+            print(format_args!("{}", baseline.line("raw UDP, same run")))?;
             let what = if self.by_time {
                 "of the raw UDP time (lower is better)"
             } else {
                 "of raw UDP (higher is better)"
             };
-            println!("ratio {ratio:.3} {what}");
+            print(format_args!("ratio {ratio:.3} {what}"))?;
         }
+        Ok(())
     }
 }

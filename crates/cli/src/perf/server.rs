@@ -18,7 +18,7 @@ use super::datagram::{self, IDLE, headroom};
 use super::hello::{self, Hello};
 use super::latency::{PingPong, Turn};
 use super::{Args, MAX_SIZE, Operation, Plan, Service};
-use crate::error::{self, CliError};
+use crate::error::{self, CliError, print};
 
 /// Receives posted for a test of SENDs: enough that a client's whole window finds one.
 const RECEIVES: u32 = 512;
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let addr = route::with_scope(gid.ip, args.port, gid.scope_id);
     let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
     let datagrams = device.listen_udp(addr, ListenOptions::default()).map_err(error::cm)?;
-    println!("listening on {addr}");
+    print(format_args!("listening on {addr}"))?;
     let server = Server { device: device.clone(), rt: runtime.handle(), arrived: Rc::default() };
     runtime.block_on(async {
         loop {

@@ -6,9 +6,10 @@ use std::time::Instant;
 use everywire_verbs::{Completion, SendOp, SendWr, WcStatus};
 
 use super::client::Link;
-use super::report::{Measured, Samples};
+use super::report::Measured;
 use super::{Operation, Plan};
 use crate::error::CliError;
+use crate::samples::Samples;
 
 /// Completions taken in one poll.
 const BATCH: usize = 64;

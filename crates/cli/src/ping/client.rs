@@ -7,7 +7,7 @@ use everywire_verbs::{Access, ConnParam, ConnectOptions, MemoryRegion, Pd, Verbs
 use serde_json::json;
 
 use super::{Advert, Args, Endpoint, between};
-use crate::error::{self, CliError};
+use crate::error::{self, CliError, print};
 
 /// Pings `peer`.
 pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
@@ -81,11 +81,11 @@ async fn turns(
             )));
         }
         if !args.json {
-            println!(
+            print(format_args!(
                 "{} bytes read and written back by {peer}: turn={turn} time={:.1} us",
                 text.len(),
                 micros(times[times.len() - 1])
-            );
+            ))?;
         }
         if args.interval > 0 && turn + 1 < args.count {
             std::thread::sleep(Duration::from_millis(args.interval));
@@ -114,20 +114,17 @@ fn summary(args: &Args, peer: SocketAddr, times: &[Duration]) -> Result<(), CliE
     sorted.sort_by(f64::total_cmp);
     let at = |q: f64| sorted.get(((sorted.len().max(1) - 1) as f64 * q) as usize).copied().unwrap_or(0.0);
     if args.json {
-        println!(
-            "{}",
-            json!({"peer": peer.to_string(), "turns": times.len(), "size": args.size, "verified": true,
-                   "min_us": at(0.0), "p50_us": at(0.5), "p99_us": at(0.99), "max_us": at(1.0)})
-        );
+        print(json!({"peer": peer.to_string(), "turns": times.len(), "size": args.size, "verified": true,
+                   "min_us": at(0.0), "p50_us": at(0.5), "p99_us": at(0.99), "max_us": at(1.0)}))?;
     } else {
-        println!(
+        print(format_args!(
             "{} turns of {} bytes, all verified; min/p50/max {:.1}/{:.1}/{:.1} us",
             times.len(),
             args.size,
             at(0.0),
             at(0.5),
             at(1.0)
-        );
+        ))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use everywire_verbs::{
 };
 
 use super::{ADVERT_LEN, Advert, Args, Endpoint, MAX_SIZE, between};
-use crate::error::{self, CliError};
+use crate::error::{self, CliError, print};
 
 /// Serves one client, or with `--persistent` one after another.
 pub fn run(args: &Args) -> Result<(), CliError> {
@@ -65,7 +65,7 @@ async fn answer(
         let read = SendWr::new(0, SendOp::Read { remote: source.remote() }).with_sges([buffer.sge(..len)]);
         end.finish(read).await?;
         if !args.json {
-            println!("{} bytes from {peer}: {}", len, printable(buffer, len)?);
+            print(format_args!("{} bytes from {peer}: {}", len, printable(buffer, len)?))?;
         }
         end.send([0; ADVERT_LEN])?;
         let Some(sink) = end.receive().await? else {

@@ -12,10 +12,15 @@ use everywire_nvmeof::Nqn;
 use serde::Deserialize;
 use uuid::Uuid;
 
+use super::target;
 use crate::error::CliError;
 
 /// NVMe over RDMA's port (IANA).
 pub const NVME_PORT: u16 = 4420;
+/// Smallest queue limit: a host's admin queue has 32 entries.
+const MIN_QUEUE_ENTRIES: u16 = 32;
+/// Most in-capsule data: every receive of every queue has room for it.
+const MAX_IN_CAPSULE: u32 = 64 << 10;
 /// Where a target listens if nothing is said.
 const DEFAULT_DEVICE: &str = "rocev2:127.0.0.1";
 
@@ -124,16 +129,27 @@ pub struct Config {
     pub subsystems: Vec<Subsystem>,
 }
 
+/// What the command line adds: devices and port replace those of the file, exports are added to it.
+#[derive(Debug, Default)]
+pub struct Flags<'a> {
+    /// Device names.
+    pub devices: &'a [String],
+    /// `NQN=BACKEND`.
+    pub exports: &'a [String],
+    /// Port of NVMe over RDMA.
+    pub nvme_port: Option<u16>,
+}
+
 impl Config {
-    /// From a file (or nothing), with what flags add: devices replace those of the file, exports are added to it.
-    pub fn resolve(path: Option<&Path>, devices: &[String], exports: &[String]) -> Result<Config, CliError> {
+    /// From a file (or nothing), with what flags add.
+    pub fn resolve(path: Option<&Path>, flags: &Flags<'_>) -> Result<Config, CliError> {
         let file = match path {
             Some(path) => read(path)?,
             None => File::default(),
         };
         let whence = path.map_or_else(|| "command line".to_owned(), |path| path.display().to_string());
         let wrong = |why: String| CliError::usage(format_args!("{whence}: {why}"));
-        let mut names = if devices.is_empty() { file.devices } else { devices.to_vec() };
+        let mut names = if flags.devices.is_empty() { file.devices } else { flags.devices.to_vec() };
         if names.is_empty() {
             names.push(DEFAULT_DEVICE.to_owned());
         }
@@ -142,18 +158,19 @@ impl Config {
         }
         let mut subsystems =
             file.nvme.subsystem.into_iter().map(subsystem).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
-        for text in exports {
+        for text in flags.exports {
             add_export(&mut subsystems, text).map_err(CliError::usage)?;
         }
         let config = Config {
             devices: names,
-            nvme_port: file.nvme.port,
+            nvme_port: flags.nvme_port.unwrap_or(file.nvme.port),
             max_queue_entries: file.nvme.max_queue_entries,
             max_io_queues: file.nvme.max_io_queues,
             in_capsule_data: file.nvme.in_capsule_data,
             subsystems,
         };
         config.check().map_err(wrong)?;
+        target::rehearse(&config).map_err(wrong)?;
         Ok(config)
     }
 
@@ -166,6 +183,7 @@ impl Config {
         if let Some(twice) = self.devices.iter().find(|name| !seen.insert(name.as_str())) {
             return Err(format!("device {twice} is listed twice"));
         }
+        self.check_limits()?;
         let mut seen = HashSet::new();
         if let Some(twice) = self.subsystems.iter().find(|s| !seen.insert(s.nqn.as_str())) {
             return Err(format!("subsystem {} is described twice", twice.nqn));
@@ -180,6 +198,29 @@ impl Config {
             if subsystem.namespaces.is_empty() {
                 return Err(format!("subsystem {} has no namespace", subsystem.nqn));
             }
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Limits that would make a target nobody can use.
+    fn check_limits(&self) -> Result<(), String> {
+        if self.nvme_port == 0 {
+            return Err("nvme.port: 0 is no port that hosts could be told".to_owned());
+        }
+        if self.max_queue_entries.is_some_and(|entries| entries < MIN_QUEUE_ENTRIES) {
+            return Err(format!("nvme.max_queue_entries: at least {MIN_QUEUE_ENTRIES} (NVMe-oF 1.1 §3.3)"));
+        }
+        if self.max_io_queues == Some(0) {
+            return Err("nvme.max_io_queues: a host needs at least one I/O queue".to_owned());
+        }
+        if let Some(bytes) = self.in_capsule_data
+            && (!bytes.is_multiple_of(16) || bytes > MAX_IN_CAPSULE)
+        {
+            return Err(format!(
+                "nvme.in_capsule_data: {bytes} is not a multiple of 16 up to {MAX_IN_CAPSULE} (IOCCSZ counts 16 bytes)"
+            ));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ fn from(text: &str) -> Result<Config, String> {
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("t.toml");
     std::fs::write(&path, text).unwrap();
-    let result = Config::resolve(Some(&path), &[], &[]).map_err(|e| e.to_string());
+    let result = Config::resolve(Some(&path), &Flags::default()).map_err(|e| e.to_string());
     std::fs::remove_dir_all(&dir).unwrap();
     result
 }
@@ -55,7 +55,7 @@ fn parts_refuse_what_is_theirs() {
 #[test]
 fn flags_alone_are_enough() {
     let exports = ["nqn.2026-11.example:a=ram:1MiB".to_owned(), "nqn.2026-11.example:a=null:1GiB".to_owned()];
-    let config = Config::resolve(None, &[], &exports).unwrap();
+    let config = Config::resolve(None, &Flags { exports: &exports, ..Flags::default() }).unwrap();
     assert_eq!(config.subsystems.len(), 1);
     assert_eq!(config.subsystems[0].namespaces.len(), 2);
     assert_eq!(config.devices, [DEFAULT_DEVICE]);
@@ -63,5 +63,20 @@ fn flags_alone_are_enough() {
 
 #[test]
 fn nothing_to_serve_is_a_mistake() {
-    assert!(Config::resolve(None, &[], &[]).unwrap_err().to_string().contains("nothing to serve"));
+    assert!(Config::resolve(None, &Flags::default()).unwrap_err().to_string().contains("nothing to serve"));
+}
+
+#[test]
+fn what_the_target_would_refuse_is_found_before() {
+    for (what, with, word) in [
+        ("nsid = 3", "nsid = 0", "namespace identifier 0"),
+        ("port = 4421", "port = 0", "port"),
+        ("port = 4421", "in_capsule_data = 100", "multiple of 16"),
+        ("port = 4421", "max_io_queues = 0", "at least one"),
+        ("ram:1MiB", "file:/nonexistent/disk", "/nonexistent/disk does not exist"),
+        ("nqn.2026-11.example:one", "nqn.2014-08.org.nvmexpress.discovery", "discovery"),
+    ] {
+        let error = from(&GOOD.replace(what, with)).unwrap_err();
+        assert!(error.contains(word), "{with}: {error}");
+    }
 }

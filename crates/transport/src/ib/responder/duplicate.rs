@@ -44,11 +44,11 @@ impl Executed {
         Executed { first, packets: 1, msn, what: What::Atomic { opcode, original } }
     }
 
-    fn end(&self) -> Psn {
+    pub(super) fn end(&self) -> Psn {
         self.first.add(self.packets)
     }
 
-    pub(super) fn holds(&self, psn: Psn) -> bool {
+    fn holds(&self, psn: Psn) -> bool {
         self.first.at_or_before(psn) && psn.before(self.end())
     }
 

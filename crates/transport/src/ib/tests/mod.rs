@@ -6,7 +6,6 @@
 mod captures;
 mod cases;
 mod errors;
-mod hostile;
 mod loss;
 mod memory;
 mod rc;

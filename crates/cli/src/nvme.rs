@@ -1,0 +1,243 @@
+//! `everywire nvme`: the initiator. NVMe over Fabrics 1.1, NVMe RDMA Transport 1.0.
+//!
+//! One file an action; what they share is here: who the host is, the device toward the target, the subsystem where none was
+//! named, and the namespace. The protocol is `everywire_nvmeof::rdma`'s.
+
+mod bench;
+mod discover;
+mod info;
+mod io;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use everywire_net::{Host, TokioRt};
+use everywire_nvmeof::Nqn;
+use everywire_nvmeof::pdu::discovery::{DiscoveryEntry, SUBTYPE_NVM};
+use everywire_nvmeof::rdma::initiator::NvmeErrorKind;
+use everywire_nvmeof::rdma::{self, Controller, HostIdentity, InitiatorOptions, Namespace, NvmeError};
+use everywire_verbs::Device;
+use everywire_verbs::rt::Rt;
+use uuid::Uuid;
+
+use crate::device::DeviceArgs;
+use crate::error::{self, CliError};
+use crate::peer::PeerName;
+use crate::serve::config::NVME_PORT;
+
+/// How long a command line waits for a controller that was lost.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(30);
+/// Namespace of the host identities derived from a machine's (a random UUID, fixed for ever).
+const HOST_SPACE: Uuid = Uuid::from_u128(0x3b0e_1d0a_8d6c_4d5f_b1c4_6f52_0c3e_91d7);
+
+/// Flags of `everywire nvme`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    everywire serve --nvme nqn.2026-11.example:disk=ram:256MiB &\n  \
+    everywire nvme discover 127.0.0.1\n  \
+    everywire nvme write 127.0.0.1 nqn.2026-11.example:disk --offset 1MiB < image\n  \
+    everywire nvme read 127.0.0.1 nqn.2026-11.example:disk --offset 1MiB --length 64KiB > copy\n  \
+    everywire nvme bench 127.0.0.1 --rw randread --depth 32 --json")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Ask a discovery service what it offers.
+    Discover(discover::Args),
+    /// Show a controller and its namespaces.
+    Info(info::Args),
+    /// Read bytes to standard output.
+    Read(io::ReadArgs),
+    /// Write standard input to a namespace.
+    Write(io::WriteArgs),
+    /// Measure I/O: IOPS, GB/s, latency. Writing tests destroy what the namespace holds.
+    Bench(bench::Args),
+}
+
+/// Runs one action.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    match &args.action {
+        Action::Discover(args) => discover::run(args),
+        Action::Info(args) => info::run(args),
+        Action::Read(args) => io::read(args),
+        Action::Write(args) => io::write(args),
+        Action::Bench(args) => bench::run(args),
+    }
+}
+
+/// Where to, and as whom.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Target {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// The target: ADDRESS or ADDRESS:PORT ([v6]:PORT); the port of NVMe over RDMA is 4420.
+    #[arg(value_name = "TARGET")]
+    target: PeerName,
+    /// Host NQN [default: that of /etc/nvme/hostnqn, or derived from the machine's identity].
+    #[arg(long, value_name = "NQN")]
+    host_nqn: Option<Nqn>,
+}
+
+/// A subsystem's namespace.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Place {
+    #[command(flatten)]
+    target: Target,
+    /// The subsystem [default: the only one that the target offers].
+    #[arg(value_name = "NQN")]
+    subsystem: Option<Nqn>,
+    /// The namespace [default: the first].
+    #[arg(long)]
+    nsid: Option<u32>,
+}
+
+/// What every action runs on. The host's driver is a task of the runtime.
+pub struct Ground {
+    runtime: TokioRt,
+    host: Host,
+    /// The target.
+    pub address: SocketAddr,
+    /// Who we are.
+    pub identity: HostIdentity,
+}
+
+impl Target {
+    /// Opens the device toward the target.
+    pub fn open(&self) -> Result<Ground, CliError> {
+        let address = self.target.socket_addr(NVME_PORT);
+        let host = self.device.open_for_peer(address)?;
+        let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
+        host.run(&runtime).map_err(CliError::failed)?;
+        let identity = identity(self.host_nqn.as_ref(), &runtime.handle());
+        Ok(Ground { runtime, host, address, identity })
+    }
+}
+
+impl Ground {
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.host.device()
+    }
+
+    /// The runtime's handle.
+    pub fn rt(&self) -> Rt {
+        self.runtime.handle()
+    }
+
+    /// Runs `work` to its end.
+    pub fn block_on<T>(&self, work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+        self.runtime.block_on(work)
+    }
+
+    /// What the target offers to this host.
+    pub async fn discover(&self) -> Result<Vec<DiscoveryEntry>, CliError> {
+        let found = rdma::discover(&self.rt(), self.device(), self.address, &self.identity).await;
+        found.map_err(nvme)
+    }
+
+    /// The subsystem named, or the only one there is.
+    async fn subsystem(&self, named: Option<&Nqn>) -> Result<Nqn, CliError> {
+        if let Some(nqn) = named {
+            return Ok(nqn.clone());
+        }
+        let entries = self.discover().await?;
+        let mut names: Vec<&str> =
+            entries.iter().filter(|e| e.subtype == SUBTYPE_NVM).map(DiscoveryEntry::subsystem).collect();
+        names.sort_unstable();
+        names.dedup();
+        match names[..] {
+            [] => Err(CliError::peer(format_args!("{} offers no subsystem to this host", self.address))),
+            [only] => only
+                .parse()
+                .map_err(|e| CliError::peer(format_args!("{}: subsystem {only:?}: {e}", self.address))),
+            _ => Err(CliError::usage(format_args!(
+                "{} offers {} subsystems, name one: {}",
+                self.address,
+                names.len(),
+                names.join(" ")
+            ))),
+        }
+    }
+
+    /// Connects.
+    pub async fn connect(
+        &self,
+        named: Option<&Nqn>,
+        options: InitiatorOptions,
+    ) -> Result<Controller, CliError> {
+        let subsystem = self.subsystem(named).await?;
+        let options = InitiatorOptions { loss_timeout: LOSS_TIMEOUT, ..options };
+        let (rt, device) = (self.rt(), self.device());
+        Controller::connect(&rt, device, self.address, &subsystem, &self.identity, options)
+            .await
+            .map_err(nvme)
+    }
+}
+
+impl Place {
+    /// Opens the device.
+    pub fn open(&self) -> Result<Ground, CliError> {
+        self.target.open()
+    }
+
+    /// Connects, and picks the namespace.
+    pub async fn namespace(
+        &self,
+        ground: &Ground,
+        options: InitiatorOptions,
+    ) -> Result<(Controller, Namespace), CliError> {
+        let controller = ground.connect(self.subsystem.as_ref(), options).await?;
+        let there: Vec<u32> = controller.namespaces().iter().map(|n| n.nsid).collect();
+        let nsid = match (self.nsid, there.first()) {
+            (Some(nsid), _) if there.contains(&nsid) => nsid,
+            (Some(nsid), _) => {
+                let text = format_args!("{}: no namespace {nsid}; there are {there:?}", ground.address);
+                return Err(CliError::usage(text));
+            }
+            (None, Some(&first)) => first,
+            (None, None) => {
+                return Err(CliError::peer(format_args!(
+                    "{}: the subsystem has no namespace",
+                    ground.address
+                )));
+            }
+        };
+        let namespace = controller.namespace(nsid).map_err(nvme)?;
+        Ok((controller, namespace))
+    }
+}
+
+/// A failure of the initiator, by blame.
+pub fn nvme(source: NvmeError) -> CliError {
+    match &*source.kind {
+        // The text of the connection manager has both addresses, and why.
+        NvmeErrorKind::Cm(cm) => error::cm_with(cm, format_args!("subsystem {}: {cm}", source.subsystem)),
+        NvmeErrorKind::Verbs(_) => CliError::failed(source),
+        NvmeErrorKind::Argument(_) => CliError::usage(source),
+        _ => CliError::peer(source),
+    }
+}
+
+/// The host's identity: as named, as the system's NVMe tools have it, or derived from the machine's.
+fn identity(named: Option<&Nqn>, rt: &Rt) -> HostIdentity {
+    let line = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let random = || Uuid::from_u64_pair(rt.entropy(), rt.entropy());
+    let derived = || match line("/etc/machine-id").filter(|id| !id.is_empty()) {
+        Some(machine) => Uuid::new_v5(&HOST_SPACE, machine.as_bytes()),
+        None => random(),
+    };
+    let id = line("/etc/nvme/hostid").and_then(|text| text.parse::<Uuid>().ok());
+    let nqn = line("/etc/nvme/hostnqn").and_then(|text| text.parse::<Nqn>().ok());
+    match (named, nqn, id) {
+        // A host identifier belongs to one NQN, so another name gets another identifier.
+        (Some(nqn), _, _) => {
+            let id = Uuid::new_v5(&HOST_SPACE, nqn.as_str().as_bytes());
+            HostIdentity { nqn: nqn.clone(), id: id.into_bytes() }
+        }
+        (None, Some(nqn), Some(id)) => HostIdentity { nqn, id: id.into_bytes() },
+        _ => HostIdentity::from_uuid(derived()),
+    }
+}

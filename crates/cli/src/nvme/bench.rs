@@ -1,0 +1,247 @@
+//! `everywire nvme bench`: a number of commands in flight, for a time; IOPS, GB/s and latency.
+//!
+//! Each command in flight is a task with its own registered buffer; nothing is registered or allocated per command. Latency
+//! is from the call to its return, queueing in the program included.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use everywire_block::{format_size, parse_size};
+use everywire_nvmeof::rdma::{InitiatorOptions, IoBuffer, Namespace};
+use everywire_verbs::rt::Rt;
+use serde_json::json;
+
+use super::{Place, nvme};
+use crate::error::{CliError, print};
+use crate::progress::Progress;
+use crate::samples::Samples;
+
+/// What is done, as fio calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Pattern {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    RandRead,
+    /// Random writes.
+    RandWrite,
+}
+
+/// Flags of `everywire nvme bench`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// What to do; the writing ones destroy what the namespace holds.
+    #[arg(long, value_enum, default_value = "randread")]
+    rw: Pattern,
+    /// Bytes of a command.
+    #[arg(long, default_value = "4KiB", value_parser = |text: &str| parse_size(text).map_err(|e| e.to_string()))]
+    block_size: u64,
+    /// Commands in flight.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+    /// Seconds to measure.
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// I/O queues, each a connection.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// One JSON object: iops, gb_per_s, p50_us, p99_us.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A result.
+pub struct Measured {
+    /// Commands done.
+    pub commands: u64,
+    /// Time it took.
+    pub elapsed: Duration,
+    /// Bytes of a command.
+    pub block_size: u64,
+    /// Times of commands.
+    pub samples: Samples,
+}
+
+impl Measured {
+    /// Commands a second.
+    pub fn iops(&self) -> f64 {
+        self.commands as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// 10^9 bytes a second.
+    pub fn gb_per_s(&self) -> f64 {
+        self.iops() * self.block_size as f64 / 1e9
+    }
+}
+
+/// Measures and prints.
+pub fn run(args: &Args) -> Result<(), CliError> {
+    if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
+        return Err(CliError::usage(format_args!("--seconds {}: more than 0, at most 3600", args.seconds)));
+    }
+    let ground = args.place.open()?;
+    // A queue of n entries holds n - 1 commands (NVMe Base 2.0 §3.3.1.2).
+    let per_queue = args.depth.div_ceil(args.queues) + 1;
+    let options = InitiatorOptions {
+        io_queues: args.queues,
+        queue_entries: per_queue.max(InitiatorOptions::default().queue_entries),
+        ..InitiatorOptions::default()
+    };
+    let duration = Duration::from_secs_f64(args.seconds);
+    let measured = ground.block_on(async {
+        let (controller, namespace) = args.place.namespace(&ground, options).await?;
+        let progress = Progress::time("measuring", duration);
+        let load = Load { pattern: args.rw, block_size: args.block_size, depth: args.depth, duration };
+        let measured = load.run(&ground.rt(), &namespace).await;
+        drop(progress);
+        controller.disconnect().await.map_err(nvme)?;
+        measured
+    })?;
+    report(args, &measured)
+}
+
+fn report(args: &Args, measured: &Measured) -> Result<(), CliError> {
+    let name =
+        clap::ValueEnum::to_possible_value(&args.rw).map_or_else(String::new, |v| v.get_name().to_owned());
+    let (p50, p99) = (measured.samples.micros(0.5), measured.samples.micros(0.99));
+    let (iops, gb_per_s) = (measured.iops(), measured.gb_per_s());
+    if args.json {
+        return print(json!({
+            "rw": name, "block_size": args.block_size, "depth": args.depth, "queues": args.queues,
+            "commands": measured.commands, "seconds": measured.elapsed.as_secs_f64(),
+            "iops": iops, "gb_per_s": gb_per_s, "p50_us": p50, "p99_us": p99,
+        }));
+    }
+    let (size, depth) = (format_size(args.block_size), args.depth);
+    print(format_args!(
+        "{name} {size} depth {depth}: {iops:.0} IOPS  {gb_per_s:.3} GB/s  p50 {p50:.1} us  p99 {p99:.1} us"
+    ))
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Direction and order.
+    pub pattern: Pattern,
+    /// Bytes of a command.
+    pub block_size: u64,
+    /// Commands in flight.
+    pub depth: u16,
+    /// How long.
+    pub duration: Duration,
+}
+
+/// What the tasks share.
+struct Shared {
+    namespace: Namespace,
+    load: Load,
+    /// Commands that fit the namespace.
+    places: u64,
+    next: Cell<u64>,
+    deadline: Instant,
+}
+
+impl Load {
+    /// Does it.
+    pub async fn run(self, rt: &Rt, namespace: &Namespace) -> Result<Measured, CliError> {
+        let info = namespace.info();
+        let (block, most) = (u64::from(info.block_size), u64::from(info.max_transfer));
+        if self.block_size == 0 || !self.block_size.is_multiple_of(block) || self.block_size > most {
+            return Err(CliError::usage(format_args!(
+                "--block-size {}: a multiple of {block}, at most {most} (the controller's MDTS)",
+                self.block_size
+            )));
+        }
+        let places = info.bytes() / self.block_size;
+        if places == 0 {
+            let text =
+                format_args!("--block-size {}: the namespace has {} bytes", self.block_size, info.bytes());
+            return Err(CliError::usage(text));
+        }
+        let start = rt.now();
+        let shared = Rc::new(Shared {
+            namespace: namespace.clone(),
+            load: self,
+            places,
+            next: Cell::new(0),
+            deadline: start + self.duration,
+        });
+        let mut tasks = Vec::new();
+        for _ in 0..self.depth {
+            let buffer = namespace.buffer(self.block_size as usize).map_err(nvme)?;
+            fill(&buffer, rt.entropy())?;
+            tasks.push(rt.spawn(shared.clone().work(rt.clone(), buffer)));
+        }
+        let (mut commands, mut samples) = (0, Samples::new());
+        for task in tasks {
+            let (done, times) = task.await.map_err(CliError::failed)??;
+            commands += done;
+            samples.add(&times);
+        }
+        Ok(Measured { commands, elapsed: rt.now() - start, block_size: self.block_size, samples })
+    }
+}
+
+impl Shared {
+    /// One command after the other.
+    async fn work(self: Rc<Self>, rt: Rt, buffer: IoBuffer) -> Result<(u64, Samples), CliError> {
+        let blocks = (self.load.block_size / u64::from(self.namespace.info().block_size)) as u32;
+        let (mut done, mut samples) = (0, Samples::new());
+        let mut random = rt.entropy() | 1;
+        let mut before = rt.now();
+        while before < self.deadline {
+            let slba = self.place(&mut random) * u64::from(blocks);
+            let result = match self.load.pattern {
+                Pattern::Read | Pattern::RandRead => {
+                    self.namespace.read_blocks(slba, blocks, &buffer, 0).await
+                }
+                Pattern::Write | Pattern::RandWrite => {
+                    self.namespace.write_blocks(slba, blocks, &buffer, 0, false).await
+                }
+            };
+            result.map_err(nvme)?;
+            let now = rt.now();
+            samples.record(now - before);
+            before = now;
+            done += 1;
+        }
+        Ok((done, samples))
+    }
+
+    fn place(&self, random: &mut u64) -> u64 {
+        match self.load.pattern {
+            Pattern::Read | Pattern::Write => {
+                let next = self.next.get();
+                self.next.set(next.wrapping_add(1));
+                next % self.places
+            }
+            Pattern::RandRead | Pattern::RandWrite => {
+                // xorshift64, Marsaglia 2003.
+                *random ^= *random << 13;
+                *random ^= *random >> 7;
+                *random ^= *random << 17;
+                *random % self.places
+            }
+        }
+    }
+}
+
+/// Bytes that no compression makes less of.
+fn fill(buffer: &IoBuffer, seed: u64) -> Result<(), CliError> {
+    let mut state = seed | 1;
+    let bytes: Vec<u8> = (0..buffer.len())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 56) as u8
+        })
+        .collect();
+    buffer.write_at(0, &bytes).map_err(CliError::failed)
+}

@@ -1,0 +1,165 @@
+//! `everywire nvme read` and `write`: byte ranges between a namespace and standard output or input.
+//!
+//! Ranges are whole blocks, or refused with the block size named. Standard input and output may block for as long as they
+//! like: they are used on another thread, so that keep alives go on.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+
+use everywire_block::{format_size, parse_size};
+use everywire_nvmeof::rdma::{InitiatorOptions, Namespace};
+
+use super::{Ground, Place, nvme};
+use crate::error::{self, CliError};
+use crate::progress::Progress;
+
+/// Bytes moved between two looks at the progress bar.
+const CHUNK: usize = 4 << 20;
+
+/// Flags of `everywire nvme read`.
+#[derive(Debug, clap::Args)]
+pub struct ReadArgs {
+    #[command(flatten)]
+    place: Place,
+    /// First byte: a whole number of blocks, as in 4096 or 1MiB.
+    #[arg(long, default_value = "0", value_parser = size)]
+    offset: u64,
+    /// Bytes to read [default: all after the offset].
+    #[arg(long, value_parser = size)]
+    length: Option<u64>,
+}
+
+/// Flags of `everywire nvme write`.
+#[derive(Debug, clap::Args)]
+pub struct WriteArgs {
+    #[command(flatten)]
+    place: Place,
+    /// Where the first byte goes: a whole number of blocks, as in 4096 or 1MiB.
+    #[arg(long, default_value = "0", value_parser = size)]
+    offset: u64,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|e| e.to_string())
+}
+
+/// Reads to standard output.
+pub fn read(args: &ReadArgs) -> Result<(), CliError> {
+    let ground = args.place.open()?;
+    ground.block_on(async {
+        let (controller, namespace) = args.place.namespace(&ground, InitiatorOptions::default()).await?;
+        let done = copy_out(&namespace, args).await;
+        controller.disconnect().await.map_err(nvme)?;
+        done
+    })
+}
+
+async fn copy_out(namespace: &Namespace, args: &ReadArgs) -> Result<(), CliError> {
+    let capacity = namespace.info().bytes();
+    let length = args.length.unwrap_or(capacity.saturating_sub(args.offset));
+    check_range(namespace, args.offset, length)?;
+    let progress = Progress::bytes(length);
+    let mut done = 0;
+    while done < length {
+        let piece = (length - done).min(CHUNK as u64);
+        let bytes = namespace.read(args.offset + done, piece as usize).await.map_err(nvme)?;
+        blocking(move || std::io::stdout().write_all(&bytes).map_err(error::stdout)).await?;
+        done += piece;
+        progress.at(done);
+    }
+    blocking(|| std::io::stdout().flush().map_err(error::stdout)).await
+}
+
+/// Writes standard input.
+pub fn write(args: &WriteArgs) -> Result<(), CliError> {
+    let ground = args.place.open()?;
+    ground.block_on(async {
+        let (controller, namespace) = args.place.namespace(&ground, InitiatorOptions::default()).await?;
+        let done = copy_in(&ground, &namespace, args).await;
+        controller.disconnect().await.map_err(nvme)?;
+        done
+    })
+}
+
+async fn copy_in(ground: &Ground, namespace: &Namespace, args: &WriteArgs) -> Result<(), CliError> {
+    let known = input_length()?;
+    // A pipe's length is known at its end; all that can be said before is said before anything is written.
+    check_range(namespace, args.offset, known.unwrap_or(0))?;
+    let block = u64::from(namespace.info().block_size);
+    let progress = Progress::bytes(known.unwrap_or(0));
+    let mut done = 0;
+    loop {
+        let mut bytes = blocking(read_chunk).await?;
+        let rest = bytes.len() as u64 % block;
+        bytes.truncate(bytes.len() - rest as usize);
+        let len = bytes.len() as u64;
+        if len > 0 {
+            check_range(namespace, args.offset + done, len)?;
+            namespace.write(args.offset + done, &bytes).await.map_err(nvme)?;
+        }
+        done += len;
+        progress.at(done);
+        if rest != 0 {
+            return Err(CliError::usage(format_args!(
+                "standard input had {} bytes, no whole number of blocks of {block} bytes: the first {done} are written",
+                done + rest
+            )));
+        }
+        if len < CHUNK as u64 {
+            break;
+        }
+    }
+    namespace.flush().await.map_err(nvme)?;
+    drop(progress);
+    eprintln!("{done} bytes written to {} at {}, and flushed", ground.address, args.offset);
+    Ok(())
+}
+
+/// The length of standard input, if it is a file and starts at its beginning.
+fn input_length() -> Result<Option<u64>, CliError> {
+    let stdin = |e| CliError::failed(format_args!("standard input: {e}"));
+    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(stdin)?);
+    let metadata = file.metadata().map_err(stdin)?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let at = std::io::Seek::stream_position(&mut file).map_err(stdin)?;
+    Ok(Some(metadata.len().saturating_sub(at)))
+}
+
+/// A whole chunk of standard input; less at its end.
+fn read_chunk() -> Result<Vec<u8>, CliError> {
+    let mut bytes = Vec::with_capacity(CHUNK);
+    let stdin = std::io::stdin();
+    let read = stdin.lock().take(CHUNK as u64).read_to_end(&mut bytes);
+    read.map_err(|e| CliError::failed(format_args!("standard input: {e}")))?;
+    Ok(bytes)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CliError> + Send + 'static,
+) -> Result<T, CliError> {
+    tokio::task::spawn_blocking(work).await.map_err(CliError::failed)?
+}
+
+/// Whole blocks, inside the namespace.
+fn check_range(namespace: &Namespace, offset: u64, length: u64) -> Result<(), CliError> {
+    let info = namespace.info();
+    let block = u64::from(info.block_size);
+    if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+        return Err(CliError::usage(format_args!(
+            "{length} bytes at {offset}: namespace {} has blocks of {block} bytes, and both must be multiples of that",
+            info.nsid
+        )));
+    }
+    if offset.checked_add(length).is_none_or(|end| end > info.bytes()) {
+        return Err(CliError::usage(format_args!(
+            "{length} bytes at {offset}: namespace {} ends at {} ({})",
+            info.nsid,
+            info.bytes(),
+            format_size(info.bytes())
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! From a configuration to the target that `everywire-nvmeof` serves.
+//!
+//! A dry run, with nothing in place of every backend, is how `check` finds what the target itself would refuse.
+
+use std::sync::Arc;
+
+use everywire_block::{Backend, BackendSpec, NullBackend};
+use everywire_nvmeof::target::{ConfigError, Limits, NamespaceConfig, SubsystemConfig, Target};
+
+use super::config::{Config, Subsystem};
+use crate::error::CliError;
+
+/// Opens every backend and builds the target.
+pub fn open(config: &Config) -> Result<Target, CliError> {
+    let mut target = Target::new(limits(config));
+    for subsystem in &config.subsystems {
+        let backends = subsystem.namespaces.iter().map(|namespace| {
+            let opened = namespace.backend.open();
+            opened.map_err(|e| CliError::failed(format_args!("subsystem {}: {e}", subsystem.nqn)))
+        });
+        let backends = backends.collect::<Result<Vec<_>, _>>()?;
+        target.add_subsystem(&described(subsystem, backends)).map_err(CliError::usage)?;
+    }
+    Ok(target)
+}
+
+/// What building the target would refuse; opens nothing.
+pub fn rehearse(config: &Config) -> Result<(), String> {
+    let mut target = Target::new(limits(config));
+    for subsystem in &config.subsystems {
+        let nothing = || Arc::new(NullBackend::new(512, 1)) as Arc<dyn Backend>;
+        let backends = subsystem.namespaces.iter().map(|_| nothing()).collect();
+        let added: Result<(), ConfigError> = target.add_subsystem(&described(subsystem, backends));
+        added.map_err(|e| e.to_string())?;
+        for namespace in &subsystem.namespaces {
+            if let BackendSpec::File { path, options } = &namespace.backend
+                && options.size.is_none()
+                && !path.exists()
+            {
+                let path = path.display();
+                return Err(format!(
+                    "subsystem {}: {path} does not exist; add `,size=1GiB` (or another size) to create it",
+                    subsystem.nqn
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The target's limits, with those that are configured.
+pub fn limits(config: &Config) -> Limits {
+    let default = Limits::default();
+    Limits {
+        max_queue_entries: config.max_queue_entries.unwrap_or(default.max_queue_entries),
+        max_io_queues: config.max_io_queues.unwrap_or(default.max_io_queues),
+        in_capsule_data: config.in_capsule_data.unwrap_or(default.in_capsule_data),
+        ..default
+    }
+}
+
+fn described(subsystem: &Subsystem, backends: Vec<Arc<dyn Backend>>) -> SubsystemConfig {
+    let default = SubsystemConfig::new(subsystem.nqn.clone());
+    let namespaces = subsystem.namespaces.iter().zip(backends);
+    SubsystemConfig {
+        serial: subsystem.serial.clone(),
+        model: subsystem.model.clone().unwrap_or_else(|| default.model.clone()),
+        hosts: subsystem.hosts.clone(),
+        namespaces: namespaces
+            .map(|(namespace, backend)| NamespaceConfig {
+                nsid: namespace.nsid,
+                uuid: namespace.uuid,
+                ..NamespaceConfig::new(backend)
+            })
+            .collect(),
+        ..default
+    }
+}
