@@ -14,6 +14,8 @@ pub mod route;
 mod runtime;
 mod sockopt;
 mod spec;
+#[cfg(test)]
+mod testing;
 pub mod udp;
 
 pub use driver::{Host, OpenOptions, PossibleDevice, possible_devices};

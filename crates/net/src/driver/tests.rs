@@ -1,1 +1,133 @@
-//! Devices on loopback.
+//! Whole devices over a veth pair: raw Ethernet against UDP, link-local addresses, a small MTU.
+//! They need CAP_NET_RAW and CAP_SYS_ADMIN; without, they say so and pass. Loopback is in `tests/loopback.rs`.
+
+use std::net::SocketAddr;
+
+use everywire_verbs::{
+    Access, ConnParam, ConnectOptions, Cq, Device, ListenOptions, MemoryRegion, Qp, QpInit, QpType, RKey,
+    RecvWr, Remote, SendOp, SendWr, WcStatus,
+};
+
+use super::*;
+use crate::block_on;
+use crate::testing::Pair;
+
+const LEN: usize = 50_000;
+
+struct Side {
+    cq: Cq,
+    qp: Qp,
+    mr: MemoryRegion,
+}
+
+fn side(device: &Device) -> Side {
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(64).unwrap();
+    let qp = pd.create_qp(&QpInit::new(QpType::Rc, &cq)).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let mr = pd.register(LEN, access).unwrap();
+    qp.to_init(access).unwrap();
+    Side { cq, qp, mr }
+}
+
+async fn one(cq: &Cq) {
+    let mut done = Vec::new();
+    cq.wait(&mut done, 1).await.unwrap();
+    assert_eq!(done[0].status, WcStatus::Success, "{done:?}");
+}
+
+fn bytes(seed: u8) -> Vec<u8> {
+    (0..LEN).map(|i| (i / 7) as u8 ^ seed).collect()
+}
+
+/// Listens, tells the address through `tell`, receives a message and serves a WRITE and a READ until the peer is done.
+fn serve(host: &Host, tell: &std::sync::mpsc::Sender<SocketAddr>) {
+    let device = host.device();
+    let gid = &device.gids()[0];
+    let local = route::with_scope(gid.ip, 0, gid.scope_id);
+    let listener = device.listen(local, ListenOptions::default()).unwrap();
+    tell.send(listener.local_addr()).unwrap();
+    let side = side(device);
+    side.mr.write_at(0, &bytes(1)).unwrap();
+    side.qp.post_recv(RecvWr::new(1, [side.mr.sge(..0)])).unwrap();
+    let mut region = side.mr.addr().to_be_bytes().to_vec();
+    region.extend(side.mr.rkey().0.to_be_bytes());
+    block_on(async {
+        let request = listener.next_request().await.unwrap();
+        let connection = request.accept(&side.qp, ConnParam::with_private_data(region)).await.unwrap();
+        one(&side.cq).await;
+        connection.closed().await;
+    });
+    assert_eq!(side.mr.read_vec(0, LEN).unwrap(), bytes(2));
+}
+
+fn ask(host: &Host, mut dst: SocketAddr) {
+    let device = host.device();
+    if let SocketAddr::V6(v6) = &mut dst {
+        v6.set_scope_id(device.gids()[0].scope_id);
+    }
+    let side = side(device);
+    block_on(async {
+        let connection = device.connect(ConnectOptions::new(dst, &side.qp)).await.unwrap();
+        let data = connection.private_data();
+        let remote = Remote {
+            addr: u64::from_be_bytes(data[..8].try_into().unwrap()),
+            rkey: RKey(u32::from_be_bytes(data[8..12].try_into().unwrap())),
+        };
+        let post = |op| side.qp.post_send(SendWr::new(1, op).with_sges([side.mr.sge(..)])).unwrap();
+        post(SendOp::Read { remote });
+        one(&side.cq).await;
+        assert_eq!(side.mr.read_vec(0, LEN).unwrap(), bytes(1));
+        side.mr.write_at(0, &bytes(2)).unwrap();
+        post(SendOp::Write { remote });
+        one(&side.cq).await;
+        side.qp.post_send(SendWr::new(2, SendOp::Send)).unwrap();
+        one(&side.cq).await;
+        connection.disconnect().await;
+    });
+}
+
+/// Opens `names` in the two namespaces and has the second talk to the first; `check` sees both hosts before.
+fn talk(pair: &Pair, names: [&str; 2], check: impl Fn(&Host) + Sync) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let open = |end: usize| {
+        pair.enter(end);
+        let host = Host::open(names[end], &OpenOptions::default()).unwrap();
+        host.spawn_thread().unwrap();
+        check(&host);
+        host
+    };
+    let open = &open;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let host = open(0);
+            serve(&host, &tell);
+        });
+        scope.spawn(move || {
+            let host = open(1);
+            let dst = told.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+            ask(&host, dst);
+            println!("{names:?}: {:?}", host.socket_counters());
+        });
+    });
+}
+
+#[test]
+fn raw_against_udp_and_raw() {
+    let Some(pair) = Pair::new("r", 9000) else { return };
+    let mtu = |host: &Host| assert_eq!(host.device().port().active_mtu, Mtu::M4096);
+    talk(&pair, ["rocev2-raw:eth0/10.99.0.1", "rocev2:10.99.0.2"], mtu);
+    talk(&pair, ["rocev2:10.99.0.1", "rocev2-raw:eth0/10.99.0.2"], mtu);
+    talk(&pair, ["rocev2-raw:eth0/fd99::1", "rocev2:fd99::2"], mtu);
+    talk(&pair, ["rocev2-raw:eth0/fd99::1", "rocev2-raw:eth0/fd99::2"], mtu);
+}
+
+#[test]
+fn link_local_addresses() {
+    let Some(pair) = Pair::new("l", 1500) else { return };
+    // facts: path MTU 1024 at Ethernet's 1500.
+    let mtu = |host: &Host| assert_eq!(host.device().port().active_mtu, Mtu::M1024);
+    talk(&pair, ["rocev2:fe80::1%eth0", "rocev2:fe80::2%eth0"], mtu);
+    talk(&pair, ["rocev2-raw:eth0/fe80::1", "rocev2:fe80::2%eth0"], mtu);
+    talk(&pair, ["rocev2:10.99.0.1", "rocev2:10.99.0.2"], mtu);
+}

@@ -8,58 +8,8 @@ use std::time::{Duration, Instant};
 
 use everywire_wire::{IcrcV4, icrc_v4};
 
+use crate::testing::Pair;
 use crate::udp::{Outgoing, PortOptions, ROCE_V2_PORT, UdpPort};
-
-/// Two namespaces with a veth pair between them, gone when dropped.
-struct Pair {
-    names: [String; 2],
-}
-
-impl Pair {
-    fn new(tag: &str) -> Option<Pair> {
-        let pid = std::process::id();
-        let names = [format!("ew{tag}a{pid}"), format!("ew{tag}b{pid}")];
-        let (a, b) = (&names[0], &names[1]);
-        let script = format!(
-            "set -e; ip netns add {a}; ip netns add {b}
-             ip -n {a} link add eth0 type veth peer name eth0 netns {b}
-             ip -n {a} addr add 10.99.0.1/24 dev eth0; ip -n {b} addr add 10.99.0.2/24 dev eth0
-             ip -n {a} addr add fd99::1/64 dev eth0 nodad; ip -n {b} addr add fd99::2/64 dev eth0 nodad
-             ip -n {a} link set eth0 mtu 9000 up; ip -n {b} link set eth0 mtu 9000 up
-             ip -n {a} link set lo up; ip -n {b} link set lo up"
-        );
-        let pair = Pair { names: names.clone() };
-        match Command::new("sh").args(["-c", &script]).output() {
-            Ok(output) if output.status.success() => Some(pair),
-            Ok(output) => {
-                println!("skipped: no network namespaces here: {}", String::from_utf8_lossy(&output.stderr));
-                None
-            }
-            Err(error) => {
-                println!("skipped: sh: {error}");
-                None
-            }
-        }
-    }
-
-    /// Moves this thread into a namespace.
-    fn enter(&self, end: usize) {
-        let file = std::fs::File::open(format!("/run/netns/{}", self.names[end])).unwrap();
-        rustix::thread::move_into_link_name_space(
-            std::os::fd::AsFd::as_fd(&file),
-            Some(rustix::thread::LinkNameSpaceType::Network),
-        )
-        .unwrap();
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
-}
 
 fn wait_for<T>(mut step: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(10);
@@ -76,7 +26,7 @@ fn wait_for<T>(mut step: impl FnMut() -> Option<T>) -> T {
 /// single datagrams (0), and what it writes is what a UDP socket receives.
 #[test]
 fn raw_and_udp_understand_each_other() {
-    let Some(pair) = Pair::new("x") else { return };
+    let Some(pair) = Pair::new("x", 9000) else { return };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for (own, peer) in [("10.99.0.1", "10.99.0.2"), ("fd99::1", "fd99::2")] {
@@ -148,7 +98,7 @@ fn exchange(pair: &Pair, own: IpAddr, peer: IpAddr) {
 /// What tcpdump-like programs show of the Identification is what `udp/` counts on when it writes ICRCs.
 #[test]
 fn the_kernel_numbers_segments_as_the_icrc_expects() {
-    let Some(pair) = Pair::new("y") else { return };
+    let Some(pair) = Pair::new("y", 9000) else { return };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pair.enter(0);
