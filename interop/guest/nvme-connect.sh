@@ -7,6 +7,7 @@ nvme connect -t rdma -a "$address" -s 4420 -n "$nqn" --nr-io-queues="$queues" "$
 for i in $(seq 100); do
   for c in /sys/class/nvme/nvme*; do
     [ "$(cat "$c/subsysnqn" 2>/dev/null)" = "$nqn" ] || continue
+    [ "$(cat "$c/queue_count")" = $((queues + 1)) ] || { echo "not $queues I/O queues"; exit 1; }
     for d in /dev/"${c##*/}"n*; do [ -b "$d" ] && { echo "$d" | tee /run/nvme-disk; exit 0; }; done
   done
   sleep 0.1

@@ -110,7 +110,7 @@ impl Host {
         let device = Device::new(config);
         let engine = Engine::new(device.clone(), Wire { port, capture, local: ip })
             .map_err(system("watch the sockets"))?;
-        let shared = Arc::new(Shared::new(engine).map_err(system("make an eventfd"))?);
+        let shared = Arc::new(Shared::new(engine));
         device.install_progress(shared.clone());
         INLINE_HOSTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&shared));
         Ok(Host { device, shared, thread: Mutex::new(None), interface })
@@ -148,7 +148,8 @@ impl Host {
         Ok(())
     }
 
-    /// Leaves the driving to programs that poll, and to [`crate::block_on`]; this is how a host is opened.
+    /// Leaves the driving to programs that poll, and to [`crate::block_on`]; this is how a host is opened. Nothing moves,
+    /// not even an acknowledgement, while the program does neither: a peer may give up meanwhile.
     pub fn inline_only(&self) {}
 
     /// Makes the driver a task of this runtime, on whose thread everything then runs.

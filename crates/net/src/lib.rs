@@ -9,6 +9,7 @@ pub mod baseline;
 pub mod capture;
 mod driver;
 pub mod error;
+mod event;
 pub mod raw;
 pub mod route;
 mod runtime;

@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use everywire_verbs::rt::{LocalFuture, Rt, Runtime};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::driver::{Patience, Shared, entropy, inline_hosts, timespec};
+use crate::event::Signal;
 
 /// The runtime of protocol code on real sockets: tokio, one thread.
 #[derive(Debug)]
@@ -84,7 +84,8 @@ impl Runtime for Handle {
 /// pays, else asleep until a socket or a waker calls.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
-    let signal = Arc::new(Signal::new());
+    // Without an eventfd there is no waiting; descriptors have run out then.
+    let signal = Signal::new().unwrap_or_else(|error| panic!("block_on needs an eventfd: {error}"));
     let waker = Waker::from(signal.clone());
     let mut cx = Context::from_waker(&waker);
     let mut patience = Patience::default();
@@ -93,13 +94,13 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
             return value;
         }
         while !signal.take() {
-            wait(&signal, &mut patience);
+            wait(&signal, &waker, &mut patience);
         }
     }
 }
 
 /// Drives inline hosts once; sleeps if there was nothing to do, and spinning does not pay.
-fn wait(signal: &Signal, patience: &mut Patience) {
+fn wait(signal: &Signal, waker: &Waker, patience: &mut Patience) {
     let hosts = inline_hosts();
     let mut deadline: Option<Instant> = None;
     let mut more = false;
@@ -109,80 +110,41 @@ fn wait(signal: &Signal, patience: &mut Patience) {
         if turn.progress {
             patience.progress();
         }
-        if !turn.more {
-            engine.going_idle();
-        }
         more |= turn.more;
         deadline = deadline.into_iter().chain(engine.deadline()).min();
     }
     let spin = more || (!hosts.is_empty() && patience.spin(Instant::now()));
     if !spin && !signal.is_set() {
         let before = Instant::now();
-        sleep(signal, &hosts, deadline);
+        sleep(signal, waker, &hosts, deadline);
         patience.woken(before.elapsed());
     }
 }
 
-fn sleep(signal: &Signal, hosts: &[Arc<Shared>], deadline: Option<Instant>) {
+fn sleep(signal: &Signal, waker: &Waker, hosts: &[Arc<Shared>], deadline: Option<Instant>) {
     let mut fds: Vec<OwnedFd> = Vec::new();
+    let mut asleep = Vec::new();
     for host in hosts {
-        fds.extend(host.lock().epoll().try_clone_to_owned());
-        fds.extend(host.event().try_clone_to_owned());
-    }
-    let asleep: Vec<&Arc<Shared>> = hosts.iter().filter(|host| host.fall_asleep(deadline)).collect();
-    if asleep.len() == hosts.len() && !signal.is_set() {
-        let mut polled: Vec<PollFd<'_>> =
-            fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-        polled.push(PollFd::from_borrowed_fd(signal.event.as_fd(), PollFlags::IN));
-        let timeout = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
-        // Whatever it says, the caller looks at everything again.
-        let _ = poll(&mut polled, timeout.as_ref());
-    }
-    for host in asleep {
-        host.awake();
-        host.clear_event();
-    }
-}
-
-/// Wakes `block_on`.
-struct Signal {
-    set: AtomicBool,
-    event: OwnedFd,
-}
-
-impl Signal {
-    fn new() -> Signal {
-        // Without an eventfd there is no waiting; descriptors have run out then.
-        match eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC) {
-            Ok(event) => Signal { set: AtomicBool::new(false), event },
-            Err(error) => panic!("block_on needs an eventfd: {error}"),
+        let mut engine = host.lock();
+        if engine.going_idle() {
+            return;
+        }
+        fds.extend(engine.epoll().try_clone_to_owned());
+        drop(engine);
+        match host.fall_asleep(deadline, waker) {
+            Some(one) => asleep.push(one),
+            None => return,
         }
     }
-
-    fn is_set(&self) -> bool {
-        self.set.load(Ordering::SeqCst)
+    if signal.is_set() {
+        return;
     }
-
-    fn take(&self) -> bool {
-        let set = self.set.swap(false, Ordering::SeqCst);
-        if set {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&self.event, &mut count);
-        }
-        set
-    }
-}
-
-impl Wake for Signal {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.set.swap(true, Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
-    }
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+    polled.push(PollFd::from_borrowed_fd(signal.as_fd(), PollFlags::IN));
+    let timeout = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+    // Whatever it says, the caller looks at everything again.
+    let _ = poll(&mut polled, timeout.as_ref());
 }
 
 #[cfg(test)]

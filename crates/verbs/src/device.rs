@@ -7,6 +7,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::Waker;
 
 use everywire_transport::ib::wr::MAX_MESSAGE;
 use everywire_wire::{Mtu, PKey};
@@ -222,17 +223,18 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let Some(mut state) = self.state.take() else { return };
-        let wakes = std::mem::take(&mut state.core.wakes);
-        let trash = std::mem::take(&mut state.core.trash);
+        let core = &mut state.core;
+        let idle = core.wakes.is_empty() && core.trash.is_empty();
+        let leaving = (!idle).then(|| (std::mem::take(&mut core.wakes), std::mem::take(&mut core.trash)));
         let work = std::mem::take(&mut state.work);
         // The driver itself drains what it caused before it sleeps; only others must wake it, and once is enough.
         let kick = work && !self.driving && !state.kicked;
         state.kicked |= kick;
         drop(state);
-        for waker in wakes {
-            waker.wake();
+        if let Some((wakes, trash)) = leaving {
+            wakes.into_iter().for_each(Waker::wake);
+            drop(trash);
         }
-        drop(trash);
         if kick {
             let progress = self.shared.progress.read().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some(progress) = progress {

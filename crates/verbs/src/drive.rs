@@ -13,7 +13,35 @@
 //! - Completions and events land in queues and wake futures when the guard is dropped. A program's call that makes work
 //!   while nobody drives calls [`Progress::kick`](crate::Progress::kick) once.
 //!
-//! What arrives is judged in `receive`; what leaves is built by the transport.
+//! What arrives is judged in `receive`; what leaves is built by the transport. A whole driver, but for its sockets:
+//!
+//! ```
+//! use everywire_verbs::{Command, Datagram, Device, Route, Transmit};
+//! use std::time::Instant;
+//!
+//! /// Hands over what has arrived, gives what is to be sent to `send`, and says when to come back.
+//! fn turn(device: &Device, arrived: &[Datagram<'_>], out: &mut Transmit, send: fn(&Transmit)) -> Option<Instant> {
+//!     let mut drive = device.drive();
+//!     let now = Instant::now();
+//!     for datagram in arrived {
+//!         drive.handle_datagram(now, *datagram);
+//!     }
+//!     drive.handle_timeout(now);
+//!     loop {
+//!         while drive.poll_transmit(now, out) {
+//!             send(out);
+//!         }
+//!         match drive.poll_command() {
+//!             Some(Command::ResolveRoute { token, .. }) => {
+//!                 let route = Route { src: device.gids()[0].ip, scope_id: 0, mtu: 1500 };
+//!                 drive.resolved(now, token, Ok(route));
+//!             }
+//!             Some(_group) => {}
+//!             None => return drive.poll_timeout(),
+//!         }
+//!     }
+//! }
+//! ```
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::ops::Deref;

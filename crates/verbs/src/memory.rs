@@ -220,15 +220,15 @@ impl Region {
         Ok(())
     }
 
-    /// Copies bytes in at `offset`, after everything that was written before.
+    /// Copies bytes in at `offset`, after everything that was written before, and the end of them last: a program may poll
+    /// the last byte or word of a message and then read the rest, as it does on hardware.
     #[inline]
     pub(crate) fn write(&self, offset: u64, from: &[u8]) -> Result<(), RangeError> {
         self.check(offset, from.len())?;
         match &self.backing {
             Backing::Raw { start, .. } => {
-                fence(Ordering::Release);
                 // SAFETY: as in `read`, the other way round.
-                unsafe { copy(from.as_ptr(), start.as_ptr().add(offset as usize), from.len()) }
+                unsafe { copy_in_order(from.as_ptr(), start.as_ptr().add(offset as usize), from.len()) }
             }
             Backing::Copied(memory) => memory.write_at(offset, from),
         }
@@ -291,6 +291,32 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             8 => copy_word::<u64>(from, to),
             _ => std::ptr::copy_nonoverlapping(from, to, len),
         }
+    }
+}
+
+/// Copies like [`copy`], and the last word, as large as its place is aligned for, after all else.
+///
+/// # Safety
+/// As [`copy`].
+#[inline]
+unsafe fn copy_in_order(from: *const u8, to: *mut u8, len: usize) {
+    fence(Ordering::Release);
+    let end = to as usize + len;
+    let tail = match len {
+        0 | 1 => len,
+        _ if len >= 8 && end.is_multiple_of(8) => 8,
+        _ if len >= 4 && end.is_multiple_of(4) => 4,
+        _ if end.is_multiple_of(2) => 2,
+        _ => 1,
+    };
+    let head = len - tail;
+    // SAFETY: two parts of the range that the caller vouches for.
+    unsafe {
+        if head > 0 {
+            std::ptr::copy_nonoverlapping(from, to, head);
+            fence(Ordering::Release);
+        }
+        copy(from.add(head), to.add(head), tail);
     }
 }
 

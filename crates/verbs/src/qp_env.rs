@@ -49,6 +49,14 @@ pub(crate) struct Trash {
     pub(crate) regions: SmallVec<[Arc<Region>; 2]>,
 }
 
+impl Trash {
+    /// Whether there is nothing in it.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wakers.is_empty() && self.regions.is_empty()
+    }
+}
+
 impl QpEnv for Core {
     type Mem = KeyTable;
 

@@ -3,6 +3,7 @@
 mod arrivals;
 mod cq;
 mod device;
+mod hostile;
 mod traffic;
 mod ud;
 mod windows;

@@ -30,6 +30,10 @@ pub struct Bench {
 /// What a healthy nvme host may say above "info" when its target goes away and comes back.
 const RECONNECT_LINES: &[&str] = &["nvme nvme", "Buffer I/O error on dev nvme", "block nvme"];
 
+/// What soft-RoCE says of itself under loss, between two Linux kernels too: it goes back over a fast registration that it
+/// has already done, and takes the queue pair down.
+const LOSS_LINES: &[&str] = &["rxe_reg_fast_mr: mr->lkey"];
+
 /// Kernel messages that no case may cause, whatever their level.
 const NEVER: &[&str] = &[
     "WARNING:",
@@ -146,8 +150,10 @@ impl Bench {
                 .iter()
                 .any(|level| l.split(':').nth(1).is_some_and(|field| field.trim() == *level))
         };
-        let own = |l: &str| case.reconnects && RECONNECT_LINES.iter().any(|known| l.contains(known));
-        let bad = log.lines().filter(|l| NEVER.iter().any(|n| l.contains(n)) || (above_info(l) && !own(l)));
+        let says = |known: &[&str], l: &str| known.iter().any(|k| l.contains(k));
+        let own =
+            |l: &str| (case.reconnects && says(RECONNECT_LINES, l)) || (case.lossy && says(LOSS_LINES, l));
+        let bad = log.lines().filter(|l| says(NEVER, l) || (above_info(l) && !own(l)));
         Ok(bad.map(|l| format!("guest {}'s kernel log: {l}", guest.name)).collect())
     }
 

@@ -167,7 +167,7 @@ fn qemu(lab: &Lab, image: &Path, who: (&str, u8), tap: &str, socket: &Path, cons
     let (name, number) = who;
     let (v4, v6) = (address(number, Family::V4), address(number, Family::V6));
     let mut qemu = lab.host("qemu-system-x86_64");
-    qemu.args(["-machine", "q35", "-cpu", "max", "-smp", "1", "-m", "768", "-nodefaults", "-no-reboot"]);
+    qemu.args(["-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "768", "-nodefaults", "-no-reboot"]);
     qemu.args(["-display", "none"]);
     qemu.args(accelerator());
     qemu.arg("-kernel").arg(image.join("vmlinux")).arg("-initrd").arg(image.join("initrd.img"));

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use everywire_verbs::{Command, Datagram, Device, Drive, Route, RouteError, Transmit, Unreachable};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 
 use super::wire::Wire;
 use crate::route;
@@ -253,11 +253,23 @@ impl Engine {
         });
     }
 
-    /// Nothing else to do: the moment for what can wait.
-    pub(crate) fn going_idle(&mut self) {
+    /// Nothing else to do: the moment for what can wait. True if that made work: no sleeping then.
+    pub(crate) fn going_idle(&mut self) -> bool {
         self.wire.flush_capture();
+        // A socket that only sends shows nothing but the errors that came back.
+        let mut events = [NO_EVENT; 8];
+        let now = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+        let count = epoll::wait(&self.epoll, &mut events[..], now).unwrap_or(0);
+        if events[..count].iter().any(|event| { event.flags }.contains(epoll::EventFlags::ERR)) {
+            self.wire.housekeeping(Instant::now(), &mut self.paths);
+        }
+        !self.paths.is_empty()
     }
 }
+
+/// An event to be overwritten.
+const NO_EVENT: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
 #[inline]
 fn feed(drive: &mut Drive<'_>, now: Instant, local: IpAddr, received: &Received<'_>) {

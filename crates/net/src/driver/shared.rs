@@ -7,14 +7,13 @@
 //! Nothing is missed: whoever is about to sleep says so first, then looks for work once more; whoever makes work notes it
 //! first, then looks whether somebody sleeps.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use everywire_verbs::Progress;
-use rustix::event::{EventfdFlags, eventfd};
+use smallvec::SmallVec;
 
 use super::engine::{Engine, Turn};
 
@@ -39,32 +38,33 @@ pub(crate) struct Shared {
     mode: AtomicU8,
     /// The device has work since a turn last began.
     queued: AtomicBool,
-    /// How many drivers sleep and must be woken for work: the thread, the task, or calls of `block_on`.
-    sleepers: AtomicUsize,
+    /// Who sleeps and must be woken for work: the thread, the task, or calls of `block_on`. Each has a waker of its own, so
+    /// that none can take another's call for its own.
+    sleepers: Mutex<Sleepers>,
+    /// How many they are.
+    asleep: AtomicUsize,
     /// Nanoseconds since `base` at which the sleepers wake by themselves.
     wakes_at: AtomicU64,
     base: Instant,
-    /// Wakes the background thread.
-    event: OwnedFd,
-    /// Wakes the task.
-    waker: Mutex<Option<Waker>>,
     /// Turns that polling programs have driven.
     inline_turns: AtomicU64,
+    /// How many of the last of them found nothing to do.
+    empty_turns: AtomicU32,
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine) -> std::io::Result<Shared> {
-        Ok(Shared {
+    pub(crate) fn new(engine: Engine) -> Shared {
+        Shared {
             engine: Mutex::new(engine),
             mode: AtomicU8::new(Mode::Inline as u8),
             queued: AtomicBool::new(true),
-            sleepers: AtomicUsize::new(0),
+            sleepers: Mutex::default(),
+            asleep: AtomicUsize::new(0),
             wakes_at: AtomicU64::new(u64::MAX),
             base: Instant::now(),
-            event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-            waker: Mutex::new(None),
             inline_turns: AtomicU64::new(0),
-        })
+            empty_turns: AtomicU32::new(0),
+        }
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -115,22 +115,19 @@ impl Shared {
         self.queued.load(Ordering::SeqCst)
     }
 
-    /// Announces that the caller is about to sleep until `deadline`; false if there is work, and no sleeping then. Every true
-    /// wants one [`Shared::awake`].
-    pub(crate) fn fall_asleep(&self, deadline: Option<Instant>) -> bool {
+    /// Announces that the caller is about to sleep until `deadline` or until `waker` is called; `None` if there is work, and
+    /// no sleeping then.
+    pub(crate) fn fall_asleep(&self, deadline: Option<Instant>, waker: &Waker) -> Option<Asleep<'_>> {
         let at = deadline.map_or(u64::MAX, |deadline| self.since_base(deadline));
         self.wakes_at.store(at, Ordering::Relaxed);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        if self.has_work() || self.mode() == Mode::Closed {
-            self.awake();
-            return false;
-        }
-        true
+        let key = self.sleepers().add(waker);
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        let asleep = Asleep { shared: self, key };
+        if self.has_work() || self.mode() == Mode::Closed { None } else { Some(asleep) }
     }
 
-    /// The caller sleeps no more.
-    pub(crate) fn awake(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    fn sleepers(&self) -> MutexGuard<'_, Sleepers> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Turns driven by polling programs so far.
@@ -138,33 +135,12 @@ impl Shared {
         self.inline_turns.load(Ordering::Relaxed)
     }
 
-    /// Readable when the background thread should wake.
-    pub(crate) fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    /// Makes the event unreadable again.
-    pub(crate) fn clear_event(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.event, &mut count);
-    }
-
-    /// What wakes the task.
-    pub(crate) fn set_waker(&self, waker: &Waker) {
-        let mut slot = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *slot {
-            Some(known) => known.clone_from(waker),
-            None => *slot = Some(waker.clone()),
-        }
-    }
-
+    #[cold]
     fn wake(&self) {
-        // The task, if there is one, and whatever waits for the event.
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(waker) = waker {
+        let wakers: SmallVec<[Waker; 2]> =
+            self.sleepers().list.iter().map(|(_, waker)| waker.clone()).collect();
+        for waker in wakers {
             waker.wake();
-        } else {
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
@@ -173,10 +149,44 @@ impl Shared {
     }
 }
 
+/// Wakers of sleepers, by a number that each is given.
+#[derive(Debug, Default)]
+struct Sleepers {
+    next: u64,
+    list: SmallVec<[(u64, Waker); 2]>,
+}
+
+impl Sleepers {
+    fn add(&mut self, waker: &Waker) -> u64 {
+        self.next += 1;
+        self.list.push((self.next, waker.clone()));
+        self.next
+    }
+}
+
+/// Somebody sleeps, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asleep<'a> {
+    shared: &'a Shared,
+    key: u64,
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.shared.asleep.fetch_sub(1, Ordering::SeqCst);
+        let waker = {
+            let mut sleepers = self.shared.sleepers();
+            let at = sleepers.list.iter().position(|(key, _)| *key == self.key);
+            at.map(|at| sleepers.list.swap_remove(at))
+        };
+        drop(waker); // without the lock: it may be the last of its task
+    }
+}
+
 impl Progress for Shared {
     fn kick(&self) {
         // Work that was noted and not looked at has woken whoever slept.
-        if !self.queued.swap(true, Ordering::SeqCst) && self.sleepers.load(Ordering::SeqCst) > 0 {
+        if !self.queued.swap(true, Ordering::SeqCst) && self.asleep.load(Ordering::SeqCst) > 0 {
             self.wake();
         }
     }
@@ -188,8 +198,8 @@ impl Progress for Shared {
         }
         let Some(mut engine) = self.try_lock() else { return false };
         self.inline_turns.fetch_add(1, Ordering::Relaxed);
-        self.turn(&mut engine);
-        if self.sleepers.load(Ordering::Relaxed) > 0
+        let turn = self.turn(&mut engine);
+        if self.asleep.load(Ordering::Relaxed) > 0
             && let Some(deadline) = engine.deadline()
         {
             // This program may poll no more, and the sleeper would sleep past the new deadline.
@@ -198,9 +208,25 @@ impl Progress for Shared {
                 self.wake();
             }
         }
+        if turn.progress {
+            self.empty_turns.store(0, Ordering::Relaxed);
+            return true;
+        }
+        let empty = self.empty_turns.fetch_add(1, Ordering::Relaxed);
+        if empty % PATIENT_TURNS == PATIENT_TURNS - 1 {
+            engine.going_idle();
+        }
+        drop(engine);
+        if empty >= PATIENT_TURNS {
+            // It has polled in vain for a hundred microseconds: on a busy machine the peer may need the processor.
+            std::thread::yield_now();
+        }
         true
     }
 }
+
+/// Empty inline turns in a row before a polling program gives its processor away now and then.
+const PATIENT_TURNS: u32 = 256;
 
 /// How long to spin before sleeping: as long as that has lately caught what came, not at all where it has not.
 #[derive(Debug, Default)]

@@ -32,24 +32,17 @@ pub(crate) async fn run(shared: Arc<Shared>) -> io::Result<()> {
     let all = unsafe { AsyncFd::register(all) }?;
     let mut alarm = Alarm { timer, set: None };
     let mut patience = Patience::default();
-    poll_fn(|cx| {
-        shared.set_waker(cx.waker());
-        Poll::Ready(())
-    })
-    .await;
     while shared.mode() == Mode::Task {
-        let (turn, deadline) = {
+        let (awake, deadline) = {
             let mut engine = shared.lock();
             let turn = shared.turn(&mut engine);
-            if !turn.more {
-                engine.going_idle();
+            if turn.progress {
+                patience.progress();
             }
-            (turn, engine.deadline())
+            let awake = turn.more || patience.spin(Instant::now()) || engine.going_idle();
+            (awake, engine.deadline())
         };
-        if turn.progress {
-            patience.progress();
-        }
-        if turn.more || patience.spin(Instant::now()) {
+        if awake {
             yield_now().await;
             continue;
         }
@@ -63,30 +56,25 @@ pub(crate) async fn run(shared: Arc<Shared>) -> io::Result<()> {
 
 /// Waits for a socket, the timer or a kick.
 async fn sleep(shared: &Shared, all: &AsyncFd<OwnedFd>, deadline: Option<Instant>) -> io::Result<()> {
-    let mut asleep = false;
+    let mut asleep = None;
     poll_fn(|cx| {
-        shared.set_waker(cx.waker());
-        if asleep {
-            shared.awake();
-            asleep = false;
-        }
+        drop(asleep.take());
         let ready = match all.poll_read_ready(cx) {
             Poll::Ready(Ok(mut ready)) => {
                 // Whatever is readable is drained by the turns that follow; what comes meanwhile is a new event.
                 ready.clear_ready();
-                Some(Ok(()))
+                Poll::Ready(Ok(()))
             }
-            Poll::Ready(Err(error)) => Some(Err(error)),
-            Poll::Pending => None,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
         };
-        match ready {
-            Some(result) => Poll::Ready(result),
-            None if shared.fall_asleep(deadline) => {
-                asleep = true;
-                Poll::Pending
+        if ready.is_pending() {
+            asleep = shared.fall_asleep(deadline, cx.waker());
+            if asleep.is_none() {
+                return Poll::Ready(Ok(()));
             }
-            None => Poll::Ready(Ok(())),
         }
+        ready
     })
     .await
 }

@@ -1,16 +1,19 @@
-//! The background driver: a thread that sleeps in epoll when nothing happens, for programs that block.
+//! The background driver: a thread that sleeps on its sockets when nothing happens, for programs that block.
 //!
 //! It spins briefly where that has lately paid (`Patience`), sleeps otherwise, and steps back while a program polls so
 //! busily that it drives the device itself; then it only looks now and then whether that is still so.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::num::NonZero;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::shared::{Mode, Patience, Shared};
+use crate::event::Signal;
 
 /// So many inline turns since the last look mean that a program drives the device.
 const BUSY_INLINE_TURNS: u64 = 32;
@@ -19,32 +22,31 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Runs until the host is closed.
 pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
-    let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let sockets = shared.lock().epoll().try_clone_to_owned()?;
-    for fd in [sockets.as_fd(), shared.event()] {
-        epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    }
+    let signal = Signal::new()?;
+    let waker = Waker::from(signal.clone());
+    // Acknowledgements wait for 20 µs; with the usual slack of the kernel's timers it would be 70.
+    let _ = rustix::thread::set_current_timer_slack(NonZero::new(1000));
     let mut patience = Patience::default();
     let mut inline_seen = shared.inline_turns();
     while shared.mode() == Mode::Thread {
-        let (turn, deadline) = {
+        let (awake, deadline) = {
             let mut engine = shared.lock();
             let turn = shared.turn(&mut engine);
-            if !turn.more {
-                engine.going_idle();
+            if turn.progress {
+                patience.progress();
             }
-            (turn, engine.deadline())
+            let awake = turn.more || patience.spin(Instant::now()) || engine.going_idle();
+            (awake, engine.deadline())
         };
-        if turn.progress {
-            patience.progress();
-        }
-        if turn.more || patience.spin(Instant::now()) {
+        if awake {
             std::hint::spin_loop();
             continue;
         }
         inline_seen = step_back(shared, inline_seen);
         let before = Instant::now();
-        sleep(shared, &all, deadline)?;
+        sleep(shared, [sockets.as_fd(), signal.as_fd()], deadline, &waker)?;
+        signal.take();
         patience.woken(before.elapsed());
     }
     Ok(())
@@ -63,17 +65,17 @@ fn step_back(shared: &Shared, seen: u64) -> u64 {
     }
 }
 
-fn sleep(shared: &Shared, all: &OwnedFd, deadline: Option<Instant>) -> io::Result<()> {
-    if !shared.fall_asleep(deadline) {
-        return Ok(());
-    }
-    let timeout = deadline.map(|deadline| timespec(deadline.saturating_duration_since(Instant::now())));
-    let mut events =
-        [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
-    let result = epoll::wait(all, &mut events[..], timeout.as_ref());
-    shared.awake();
-    shared.clear_event();
-    match result {
+/// Waits for a socket, a kick or the deadline, to the nanosecond: epoll_wait would round it up to a millisecond.
+fn sleep(
+    shared: &Shared,
+    fds: [BorrowedFd<'_>; 2],
+    deadline: Option<Instant>,
+    waker: &Waker,
+) -> io::Result<()> {
+    let Some(_asleep) = shared.fall_asleep(deadline, waker) else { return Ok(()) };
+    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let timeout = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+    match poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }

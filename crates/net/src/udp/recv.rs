@@ -77,7 +77,7 @@ impl RecvBatch {
         // SAFETY: all-zero bytes are valid for these C structures (null pointers, no addresses).
         let (name, vector, header): (libc::sockaddr_in6, libc::iovec, libc::mmsghdr) =
             unsafe { (mem::zeroed(), mem::zeroed(), mem::zeroed()) };
-        RecvBatch {
+        let mut batch = RecvBatch {
             buffers: vec![0; slots * MAX_TRAIN].into_boxed_slice(),
             names: vec![name; slots].into_boxed_slice(),
             controls: vec![Control::EMPTY; slots].into_boxed_slice(),
@@ -86,7 +86,11 @@ impl RecvBatch {
             filled: 0,
             truncated: 0,
             overflow: 0,
+        };
+        for slot in 0..slots {
+            batch.arm(slot);
         }
+        batch
     }
 
     /// Receives what is there, without waiting, and returns how many pieces there are; what was received before is gone.
@@ -95,20 +99,9 @@ impl RecvBatch {
     /// `WouldBlock` if nothing is there; a pending error of the socket (ECONNREFUSED and so on), whose cause is in its
     /// error queue.
     pub fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        self.filled = 0;
-        for slot in 0..self.headers.len() {
-            self.vectors[slot] = libc::iovec {
-                iov_base: self.buffers[slot * MAX_TRAIN..].as_mut_ptr().cast(),
-                iov_len: MAX_TRAIN,
-            };
-            let header = &mut self.headers[slot].msg_hdr;
-            header.msg_name = ptr::from_mut(&mut self.names[slot]).cast();
-            header.msg_namelen = mem::size_of::<libc::sockaddr_in6>() as libc::socklen_t;
-            header.msg_iov = ptr::from_mut(&mut self.vectors[slot]);
-            header.msg_iovlen = 1;
-            header.msg_control = self.controls[slot].as_mut_ptr();
-            header.msg_controllen = sockopt::CONTROL_LEN as _;
-            header.msg_flags = 0;
+        // Only what the last call changed is set anew: a program that spins here mostly finds nothing.
+        for slot in 0..std::mem::take(&mut self.filled) {
+            self.arm(slot);
         }
         // SAFETY: every header points at a live name, vector, buffer and control space of the lengths it gives, all owned
         // by `self` and touched by nobody else during the call.
@@ -126,6 +119,22 @@ impl RecvBatch {
         }
         self.filled = count as usize;
         Ok(self.filled)
+    }
+
+    /// Makes a slot ready to receive.
+    fn arm(&mut self, slot: usize) {
+        self.vectors[slot] = libc::iovec {
+            iov_base: self.buffers[slot * MAX_TRAIN..].as_mut_ptr().cast(),
+            iov_len: MAX_TRAIN,
+        };
+        let header = &mut self.headers[slot].msg_hdr;
+        header.msg_name = ptr::from_mut(&mut self.names[slot]).cast();
+        header.msg_namelen = mem::size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+        header.msg_iov = ptr::from_mut(&mut self.vectors[slot]);
+        header.msg_iovlen = 1;
+        header.msg_control = self.controls[slot].as_mut_ptr();
+        header.msg_controllen = sockopt::CONTROL_LEN as _;
+        header.msg_flags = 0;
     }
 
     /// How many pieces one call can receive.

@@ -325,7 +325,7 @@ fn check_send(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     let op = wr.op.name();
     let offered = match config.ty {
         QpType::Rc => true,
-        QpType::Uc => !(wr.op.is_read_or_atomic() || wr.op.is_local() || matches!(wr.op, SendOp::SendInv(_))),
+        QpType::Uc => !wr.op.is_read_or_atomic() && !matches!(wr.op, SendOp::SendInv(_)),
         QpType::Ud => matches!(wr.op, SendOp::Send | SendOp::SendImm(_)),
     };
     if !offered {

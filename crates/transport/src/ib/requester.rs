@@ -162,7 +162,7 @@ impl Requester {
             match measure(sh, env, &wqe.wr) {
                 Ok(length) => {
                     wqe.length = length;
-                    wqe.packets = (length as usize).div_ceil(sh.mtu).max(1) as u32;
+                    wqe.packets = packets_of(length, sh.mtu);
                 }
                 Err(status) => wqe.failed = Some(status),
             }
@@ -412,7 +412,8 @@ fn measure<E: QpEnv>(sh: &Shared, env: &mut E, wr: &SendWr) -> Result<u32, WcSta
     let asked = wr.length();
     // IBTA §9.7.1, C10-93: 2^31 bytes; a datagram is one packet.
     let limit = if sh.ty() == QpType::Ud { sh.mtu as u64 } else { MAX_MESSAGE };
-    if asked > limit {
+    // Half the PSN circle is one packet too many: 2^31 bytes at MTU 256.
+    if asked > limit || asked.div_ceil(sh.mtu as u64) >= 1 << 23 {
         return Err(WcStatus::LocLenErr);
     }
     let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
@@ -443,6 +444,11 @@ fn send_completion(sh: &Shared, wqe: &SendWqe, status: WcStatus, vendor_err: u32
         solicited: false,
         vendor_err,
     }
+}
+
+/// Packets of a message: one even if it is empty.
+fn packets_of(length: u32, mtu: usize) -> u32 {
+    (length as usize).div_ceil(mtu).max(1) as u32
 }
 
 /// Units that a READ's responses take of our read window.

@@ -95,6 +95,43 @@ fn every_length_and_offset_copies_exactly() {
 }
 
 #[test]
+fn the_end_of_a_message_is_written_last() {
+    // A reader that polls the last word must then see the whole message, whatever its length and place.
+    let region = Arc::new(Region::owned(4096).unwrap());
+    for len in [9usize, 12, 64, 100, 1000] {
+        let writer = region.clone();
+        let thread = std::thread::spawn(move || {
+            for round in 1..=200u8 {
+                writer.write(8, &vec![round; len]).unwrap();
+                while writer_waits(&writer, round) {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        for round in 1..=200u8 {
+            let mut last = [0];
+            while last[0] != round {
+                region.read(8 + len as u64 - 1, &mut last).unwrap();
+                std::thread::yield_now();
+            }
+            let mut all = vec![0; len];
+            region.read(8, &mut all).unwrap();
+            assert!(all.iter().all(|&byte| byte == round), "{len} bytes: {all:?}");
+            region.write(0, &[round]).unwrap();
+        }
+        thread.join().unwrap();
+        region.write(0, &[0; 2000]).unwrap();
+    }
+}
+
+fn writer_waits(region: &Region, round: u8) -> bool {
+    let mut seen = [0];
+    region.read(0, &mut seen).unwrap();
+    std::thread::yield_now();
+    seen[0] != round
+}
+
+#[test]
 fn external_memory_is_used_in_place() {
     let heap = Arc::new(Heap((0..8).map(|_| AtomicU64::new(0)).collect(), 3));
     let region = Region::stable(heap.clone());

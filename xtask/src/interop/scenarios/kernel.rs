@@ -9,11 +9,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 pub fn cases() -> Vec<Case> {
     let rping = || Case::new("kernel-rping", "rping between two Linux guests", rping);
-    vec![
-        rping().in_sample(),
-        rping().v6(),
-        Case::new("kernel-nvme", "nvme-rdma on one Linux guest, nvmet-rdma on the other", nvme),
-    ]
+    let nvme = || Case::new("kernel-nvme", "nvme-rdma on one Linux guest, nvmet-rdma on the other", nvme);
+    vec![rping().in_sample(), rping().v6(), nvme(), nvme().v6().jumbo()]
 }
 
 fn rping(bench: &mut Bench) -> Result<(), String> {

@@ -27,12 +27,12 @@ impl Cm {
             return Err(CmCallError::Full { what: "connections", limit: self.config.max_connections });
         }
         let id = self.fresh_id();
-        let sq_psn = self.fresh_psn();
+        let rq_psn = self.fresh_psn();
         let params = QpParams {
             path: p.path,
             dest_qpn: Qpn::new(0),
-            sq_psn,
-            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            rq_psn,
             path_mtu: p.path_mtu,
             pkey: p.pkey,
             max_rd_atomic: p.initiator_depth,
@@ -48,7 +48,7 @@ impl Cm {
         let mut conn = self.new_conn(id, State::ReqSent, params, tid);
         conn.qpn = Some(p.qpn);
         self.conns.insert(conn);
-        let mad = message::req(&self.config, id, tid, p, sq_psn);
+        let mad = message::req(&self.config, id, tid, p, rq_psn);
         self.send_and_wait(now, id, mad);
         Ok(id)
     }
@@ -117,7 +117,8 @@ impl Cm {
         conn.last = None;
         conn.mras = 0;
         let p = &mut conn.params;
-        p.rq_psn = rep.starting_psn;
+        // IBTA §12.7.31: the Starting PSN is where its receiver begins to transmit.
+        p.sq_psn = rep.starting_psn;
         p.max_rd_atomic = p.max_rd_atomic.min(rep.responder_resources);
         // A careless peer takes more than was offered: serve it as far as the adapter can.
         p.max_dest_rd_atomic = p.max_dest_rd_atomic.max(rep.initiator_depth.min(limit));

@@ -43,7 +43,7 @@ pub(super) struct Conn {
     pub req: Option<ReqIdentity>,
     /// Passive side, until answered: the listener whose backlog it takes.
     pub pending_on: Option<ListenerId>,
-    /// What the queue pair is or will be told. `dest_qpn` and `rq_psn` mean something from REP (active) or REQ (passive) on.
+    /// What the queue pair is or will be told. `dest_qpn` and `sq_psn` mean something from REP (active) or REQ (passive) on.
     pub params: QpParams,
     /// Time between transmissions.
     pub interval: Duration,

@@ -115,7 +115,7 @@ pub(super) fn rep(config: &CmConfig, conn: &Conn, p: &AcceptParams) -> OutMad {
         local_comm_id: conn.id.0,
         remote_comm_id: conn.remote_id.unwrap_or(0),
         local_qpn: p.qpn,
-        starting_psn: conn.params.sq_psn,
+        starting_psn: conn.params.rq_psn,
         responder_resources: conn.params.max_dest_rd_atomic,
         initiator_depth: conn.params.max_rd_atomic,
         target_ack_delay: config.ack_delay,

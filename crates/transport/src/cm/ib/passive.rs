@@ -237,7 +237,7 @@ impl Cm {
         let Admitted { listener, transport, path_mtu } = admitted;
         let id = self.fresh_id();
         let mut params = request_params(from, req, path_mtu);
-        params.sq_psn = self.fresh_psn();
+        params.rq_psn = self.fresh_psn();
         let mut conn = self.new_conn(id, State::ReqReceived, params, identity.tid);
         conn.req = Some(identity);
         conn.pending_on = Some(listener);
@@ -305,8 +305,9 @@ fn request_params(from: MadPath, req: &Req, path_mtu: Mtu) -> QpParams {
     QpParams {
         path: from,
         dest_qpn: req.local_qpn,
-        sq_psn: everywire_wire::Psn::new(0),
-        rq_psn: req.starting_psn,
+        // IBTA §12.7.31: the Starting PSN is where its receiver begins to transmit.
+        sq_psn: req.starting_psn,
+        rq_psn: everywire_wire::Psn::new(0),
         path_mtu,
         pkey: req.pkey,
         max_rd_atomic: req.responder_resources,

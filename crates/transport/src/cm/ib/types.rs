@@ -111,9 +111,9 @@ pub struct QpParams {
     pub path: MadPath,
     /// The peer's queue pair.
     pub dest_qpn: Qpn,
-    /// The first PSN we send.
+    /// The first PSN we send: the peer's Starting PSN.
     pub sq_psn: Psn,
-    /// The first PSN the peer sends.
+    /// The first PSN the peer sends: our Starting PSN.
     pub rq_psn: Psn,
     /// The path MTU.
     pub path_mtu: Mtu,

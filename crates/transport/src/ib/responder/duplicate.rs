@@ -44,11 +44,11 @@ impl Executed {
         Executed { first, packets: 1, msn, what: What::Atomic { opcode, original } }
     }
 
-    pub(super) fn end(&self) -> Psn {
+    fn end(&self) -> Psn {
         self.first.add(self.packets)
     }
 
-    fn holds(&self, psn: Psn) -> bool {
+    pub(super) fn holds(&self, psn: Psn) -> bool {
         self.first.at_or_before(psn) && psn.before(self.end())
     }
 

@@ -50,10 +50,6 @@ impl Answer {
     fn next(&self) -> Psn {
         self.first.add(self.sent)
     }
-
-    fn end(&self) -> Psn {
-        self.first.add(self.packets)
-    }
 }
 
 /// An acknowledgement owed.
@@ -102,7 +98,7 @@ impl Replies {
 
     /// The READ `whole` was asked for again from the start of `rest`.
     pub(super) fn queue_read_again(&mut self, rest: &Executed, whole: &Executed) {
-        if let Some(waiting) = self.queue.iter_mut().find(|a| a.end() == whole.end()) {
+        if let Some(waiting) = self.queue.iter_mut().find(|a| whole.holds(a.first)) {
             // Still under way: it only has to go back, if it is past that point.
             if rest.first.before(waiting.next()) {
                 *waiting = Answer::of(rest, waiting.again);

@@ -6,6 +6,7 @@
 mod captures;
 mod cases;
 mod errors;
+mod hostile;
 mod loss;
 mod memory;
 mod rc;

@@ -86,7 +86,7 @@ fn operations_by_service() {
         (SendOp::Read { remote }, [true, false, false]),
         (SendOp::CompareSwap { remote, compare: 0, swap: 0 }, [true, false, false]),
         (SendOp::FetchAdd { remote, add: 0 }, [true, false, false]),
-        (SendOp::LocalInv(RKey(1)), [true, false, false]),
+        (SendOp::LocalInv(RKey(1)), [true, true, false]),
     ];
     for (i, ty) in [QpType::Rc, QpType::Uc, QpType::Ud].into_iter().enumerate() {
         for (op, offered) in &ops {

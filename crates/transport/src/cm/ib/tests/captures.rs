@@ -192,9 +192,9 @@ fn replay_passive(talk: &[Captured], listening: bool) -> Vec<CmEvent> {
         let (id, request_path) = (request.id, request.path);
         assert_eq!(request_path, path);
         let params = cm.accept(now, id, &as_answer(&rep)).unwrap();
-        assert_eq!((params.dest_qpn, params.rq_psn), (req.local_qpn, req.starting_psn));
+        assert_eq!((params.dest_qpn, params.sq_psn), (req.local_qpn, req.starting_psn));
         translation.comm_id = (rep.local_comm_id, id.0);
-        translation.psn = params.sq_psn;
+        translation.psn = params.rq_psn;
     }
     for captured in &talk[1..] {
         let mut expected = translation.apply(&captured.mad);
@@ -304,7 +304,7 @@ fn nvme_negotiation() {
     let events = replay_active(talk);
     let Some(CmEvent::Reply(reply)) = events.first() else { panic!("{events:?}") };
     let p = reply.params;
-    assert_eq!((p.dest_qpn.get(), p.rq_psn.get()), (0x1b, 0xb55627));
+    assert_eq!((p.dest_qpn.get(), p.sq_psn.get()), (0x1b, 0xb55627));
     // The host offered 128 responder resources and no depth; nvmet took all and offered none.
     assert_eq!((p.max_rd_atomic, p.max_dest_rd_atomic), (0, 128));
     assert_eq!((p.retry_count, p.rnr_retry_count, p.ack_timeout), (7, 7, 19));
@@ -345,4 +345,25 @@ fn packets_of_qp1() {
         psn = psn.next();
     }
     assert_eq!(compared, 3);
+}
+
+/// The Starting PSN that one side puts into its REQ or REP is the PSN of the other side's first packet.
+#[test]
+fn starting_psn_is_the_peers_first() {
+    let talk = &conversations("rping")[0];
+    let CmMessage::Req(req) = talk[0].mad.message else { panic!("starts with REQ") };
+    let CmMessage::Rep(rep) = talk[1].mad.message else { panic!("then REP") };
+    let first = |to: IpAddr, qpn: Qpn| {
+        frames("rping").iter().find_map(|frame| {
+            let udp = UdpFrame::parse(frame).ok()?;
+            let packet = RocePacket::parse(udp.payload).ok()?;
+            let request = packet.bth.opcode.is_request() && packet.bth.dest_qp == qpn;
+            (request && udp.ip.dst() == to).then_some(packet.bth.psn)
+        })
+    };
+    let events = replay_active(talk);
+    let Some(CmEvent::Reply(reply)) = events.first() else { panic!("{events:?}") };
+    assert_eq!(Some(reply.params.sq_psn), first(talk[0].to, rep.local_qpn));
+    // The passive side's part is in `replay_passive`: it sends from the REQ's Starting PSN.
+    assert_eq!(Some(req.starting_psn), first(talk[0].from, req.local_qpn));
 }

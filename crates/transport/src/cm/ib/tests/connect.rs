@@ -477,7 +477,7 @@ fn reply_that_takes_more_than_offered() {
     net.settle();
     let p = net.a.take_reply().params;
     assert_eq!((p.max_rd_atomic, p.max_dest_rd_atomic), (8, 128));
-    assert_eq!((p.rnr_retry_count, p.rq_psn), (3, psn(0xffffff)));
+    assert_eq!((p.rnr_retry_count, p.sq_psn), (3, psn(0xffffff)));
     // Another passive side answers the same REQ (repeated on its way): it is not ours to connect to twice.
     let other = Rep { local_comm_id: 78, ..rep };
     net.a.cm.handle_mad(net.now, path(A, B), &forged(1, other));
