@@ -1,8 +1,8 @@
 //! What can go wrong on one direction of a link: loss, duplication, bit corruption, reordering, jitter, partition.
 //!
 //! Each decision comes from a generator seeded per direction, so that faults on one link do not shift those on another.
-//! Corruption flips one bit of the frame after the point where an Ethernet FCS would have been checked (as a faulty
-//! switch memory does): it is what a RoCE ICRC is for.
+//! Corruption flips one bit after the Ethernet header, where no FCS sees it (as a faulty switch memory does): it is what
+//! a RoCE ICRC is for. Addresses are left alone, since a switch that learned a wrong one would be deaf for minutes.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Faults {
 pub struct Verdict {
     /// The frame is dropped; the rest of the verdict is then meaningless.
     pub drop: Option<DropCause>,
-    /// The bit to flip, counted from the first bit of the frame.
+    /// The bit to flip, counted from the first bit after the Ethernet header.
     pub flip_bit: Option<usize>,
     /// Extra delay under which frames keep their order.
     pub jitter: Duration,
@@ -95,8 +95,8 @@ impl FaultSource {
         FaultSource { rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Decides about one frame of `frame_len` bytes.
-    pub fn judge(&mut self, faults: &Faults, frame_len: usize) -> Verdict {
+    /// Decides about one frame of `len` bytes after its Ethernet header.
+    pub fn judge(&mut self, faults: &Faults, len: usize) -> Verdict {
         let mut verdict =
             Verdict { drop: None, flip_bit: None, jitter: Duration::ZERO, hold: None, copy_after: None };
         if faults.partition {
@@ -107,8 +107,8 @@ impl FaultSource {
             verdict.drop = Some(DropCause::Loss);
             return verdict;
         }
-        if self.chance(faults.corrupt) {
-            verdict.flip_bit = Some(self.below(frame_len as u64 * 8) as usize);
+        if len > 0 && self.chance(faults.corrupt) {
+            verdict.flip_bit = Some(self.below(len as u64 * 8) as usize);
         }
         verdict.jitter = self.up_to(faults.jitter);
         if self.chance(faults.reorder) {

@@ -156,7 +156,7 @@ impl Link {
         }
         // A frame that is lost has still used the medium.
         self.busy_until = self.busy_until.max(now).after(self.params.serialisation(on_wire));
-        let verdict = self.source.judge(&self.faults, frame.len());
+        let verdict = self.source.judge(&self.faults, frame.len() - ETH_HEADER);
         match verdict.drop {
             Some(DropCause::Loss) => {
                 self.counters.lost += 1;
@@ -169,7 +169,7 @@ impl Link {
             None => {}
         }
         if let Some(bit) = verdict.flip_bit {
-            frame[bit / 8] ^= 0x80 >> (bit % 8);
+            frame[ETH_HEADER + bit / 8] ^= 0x80 >> (bit % 8);
             self.counters.corrupted += 1;
         }
         let in_order = self.busy_until.after(self.params.delay).after(verdict.jitter).max(self.last_arrival);
@@ -275,6 +275,7 @@ mod tests {
         link.set_faults(Faults { corrupt: Ppm::ALWAYS, duplicate: Ppm::ALWAYS, ..Faults::NONE });
         let [first, copy] = link.offer(SimTime::ZERO, vec![0; 100]);
         let (first, copy) = (first.unwrap(), copy.unwrap());
+        assert_eq!(first.frame[..14], [0; 14]);
         assert_eq!(first.frame.iter().map(|b| b.count_ones()).sum::<u32>(), 1);
         assert_eq!(first.frame, copy.frame);
         assert!(copy.at >= first.at);
