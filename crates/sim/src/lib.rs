@@ -13,3 +13,4 @@ pub mod world;
 
 pub use executor::Executor;
 pub use world::{HostConfig, HostId, Stalled, World};
+pub mod workload;

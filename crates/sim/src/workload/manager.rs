@@ -1,0 +1,66 @@
+//! Connecting through the connection manager, in the middle of all the rest.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use everywire_verbs::{ConnParam, ConnectOptions, ListenOptions};
+
+use super::connection::Connection;
+use super::rig::Rig;
+use crate::checkers::Violation;
+use crate::violation;
+use crate::world::HostId;
+
+/// Connecting may take this long, with a network that loses a lot.
+const CONNECT_LIMIT: Duration = Duration::from_secs(120);
+/// Connection `n` is accepted at this port plus `n`.
+const FIRST_PORT: u16 = 7000;
+
+impl Rig {
+    /// End 0 connects to end 1; both end up in RTS.
+    pub fn connect_by_manager(&mut self, connection: &mut Connection, index: usize) -> Result<(), Violation> {
+        let [client, server] = [0, 1].map(|side| &connection.ends[side]);
+        let address = SocketAddr::new(self.plan.ips[server.host], FIRST_PORT + index as u16);
+        let listener = self.nodes[server.host]
+            .device
+            .listen(address, ListenOptions::default())
+            .map_err(|e| violation!("listening on {address}: {e}"))?;
+        let plan = &connection.plan;
+        let greeting = self.dice.bits().to_le_bytes();
+        let param = ConnParam {
+            responder_resources: plan.rd_atomic,
+            initiator_depth: plan.rd_atomic,
+            min_rnr_timer: plan.rnr_timer,
+            ack_timeout: Some(plan.timeout),
+            ..ConnParam::with_private_data(greeting)
+        };
+        let (server_qp, server_param) = (server.qp.clone(), param.clone());
+        let accepted = self.world.rt(HostId(server.host)).spawn(async move {
+            let request = listener.next_request().await?;
+            let heard = request.private_data().to_vec();
+            request.accept(&server_qp, server_param).await.map(|connection| (connection, heard))
+        });
+        let options = ConnectOptions::new(address, &client.qp)
+            .src(SocketAddr::new(self.plan.ips[client.host], 0))
+            .param(param);
+        let connecting = self.nodes[client.host].device.connect(options);
+        let both = async move { (connecting.await, accepted.await) };
+        let (ours, theirs) = self
+            .world
+            .block_on(CONNECT_LIMIT, both)
+            .map_err(|e| violation!("connection {index} through the connection manager: {e}"))?;
+        let ours = ours.map_err(|e| violation!("connecting to {address}: {e}"))?;
+        let (theirs, heard) = theirs
+            .map_err(|e| violation!("the accepting task ended: {e}"))?
+            .map_err(|e| violation!("accepting at {address}: {e}"))?;
+        for private in [&heard, ours.private_data()] {
+            crate::ensure!(
+                private.starts_with(&greeting),
+                "connection {index}: private data is {private:02x?}"
+            );
+        }
+        connection.ends[0].cm = Some(ours);
+        connection.ends[1].cm = Some(theirs);
+        Ok(())
+    }
+}
