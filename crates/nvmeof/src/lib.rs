@@ -13,3 +13,4 @@ pub mod target;
 
 pub use nqn::{DISCOVERY_NQN, Nqn, NqnError};
 pub use pdu::status::Status;
+pub use uuid::Uuid;
