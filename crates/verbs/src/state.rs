@@ -199,6 +199,9 @@ impl State {
         let entry = self.qps.at(slot)?;
         entry.qp.close(&mut self.core);
         let (peer, grouped) = (entry.peer, entry.groups > 0);
+        if entry.ready {
+            self.ready.retain(|waiting| *waiting != slot);
+        }
         if grouped {
             self.leave_all_groups(qpn);
         }

@@ -1,65 +1,71 @@
 //! When which QP wants to be called: a heap that is corrected lazily.
 //!
-//! Timers of reliable transports move all the time, nearly always later. So each QP has at most one live entry; moving a
-//! deadline later touches nothing, and the entry is put right when it comes to the top. No operation looks at more than
-//! the entries that are due, whatever the number of QPs.
+//! Timers of reliable transports move all the time, nearly always later. Each QP has at most one entry. Moving a deadline
+//! later touches nothing: the entry is put right when it comes to the top. Moving it earlier lifts the entry. No operation
+//! looks at more than O(log n) entries beside those that are due, whatever the number of QPs.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Instant;
+
+/// Where a slot has no entry.
+const NOWHERE: u32 = u32::MAX;
 
 /// Deadlines of slots.
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// By slot: the deadline wanted, and when the slot's live entry is due.
-    slots: Vec<Wanted>,
+    /// A binary heap: the parent of entry `i` is `(i - 1) / 2` and not later than it.
+    heap: Vec<Entry>,
+    slots: Vec<Slot>,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Wanted {
+#[derive(Clone, Copy)]
+struct Entry {
+    /// Not later than the slot's deadline.
+    due: Instant,
+    slot: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
     deadline: Option<Instant>,
-    entry: Option<Instant>,
+    /// Where its entry is.
+    at: u32,
 }
 
 impl Timers {
     /// Says when `slot` wants to be called, or that it does not.
+    #[inline]
     pub(crate) fn set(&mut self, slot: u32, deadline: Option<Instant>) {
         let index = slot as usize;
         if index >= self.slots.len() {
             if deadline.is_none() {
                 return;
             }
-            self.slots.resize(index + 1, Wanted::default());
+            self.slots.resize(index + 1, Slot { deadline: None, at: NOWHERE });
         }
-        let wanted = &mut self.slots[index];
-        wanted.deadline = deadline;
-        let Some(deadline) = deadline else { return };
-        if wanted.entry.is_none_or(|entry| deadline < entry) {
-            wanted.entry = Some(deadline); // an older, later entry is now stale
-            self.heap.push(Reverse((deadline, slot)));
+        let place = &mut self.slots[index];
+        place.deadline = deadline;
+        let Some(due) = deadline else { return };
+        if place.at == NOWHERE {
+            let at = self.heap.len();
+            self.heap.push(Entry { due, slot });
+            self.lift(at);
+        } else if due < self.heap[place.at as usize].due {
+            let at = place.at as usize;
+            self.heap[at].due = due;
+            self.lift(at);
         }
     }
 
     /// The earliest deadline.
     pub(crate) fn next(&mut self) -> Option<Instant> {
-        while let Some(&Reverse((due, slot))) = self.heap.peek() {
-            let wanted = &mut self.slots[slot as usize];
-            if wanted.entry != Some(due) {
-                self.heap.pop(); // stale: an earlier entry was pushed after it
-                continue;
-            }
-            match wanted.deadline {
+        while let Some(&Entry { due, slot }) = self.heap.first() {
+            match self.slots[slot as usize].deadline {
                 Some(deadline) if deadline == due => return Some(due),
                 Some(deadline) => {
-                    self.heap.pop();
-                    wanted.entry = Some(deadline);
-                    self.heap.push(Reverse((deadline, slot)));
+                    self.heap[0].due = deadline;
+                    self.sink(0);
                 }
-                None => {
-                    self.heap.pop();
-                    wanted.entry = None;
-                }
+                None => self.remove_first(),
             }
         }
         None
@@ -70,15 +76,63 @@ impl Timers {
         if self.next()? > now {
             return None;
         }
-        let Reverse((_, slot)) = self.heap.pop()?;
-        self.slots[slot as usize] = Wanted::default();
+        let slot = self.heap.first()?.slot;
+        self.slots[slot as usize].deadline = None;
+        self.remove_first();
         Some(slot)
     }
 
-    /// Entries in the heap, live and stale.
-    #[cfg(test)]
-    fn entries(&self) -> usize {
-        self.heap.len()
+    fn remove_first(&mut self) {
+        if self.heap.is_empty() {
+            return;
+        }
+        let first = self.heap.swap_remove(0);
+        self.slots[first.slot as usize].at = NOWHERE;
+        if !self.heap.is_empty() {
+            self.sink(0);
+        }
+    }
+
+    /// Moves an entry up to where its parent is not later. Of equal deadlines the lower slot comes first, so that runs
+    /// replay.
+    fn lift(&mut self, mut at: usize) {
+        let entry = self.heap[at];
+        while at > 0 {
+            let parent = (at - 1) / 2;
+            if self.heap[parent].key() <= entry.key() {
+                break;
+            }
+            self.put(at, self.heap[parent]);
+            at = parent;
+        }
+        self.put(at, entry);
+    }
+
+    /// Moves an entry down to where its children are not earlier.
+    fn sink(&mut self, mut at: usize) {
+        let entry = self.heap[at];
+        loop {
+            let left = 2 * at + 1;
+            let children = left..(left + 2).min(self.heap.len());
+            let Some(child) = children.min_by_key(|child| self.heap[*child].key()) else { break };
+            if entry.key() <= self.heap[child].key() {
+                break;
+            }
+            self.put(at, self.heap[child]);
+            at = child;
+        }
+        self.put(at, entry);
+    }
+
+    fn put(&mut self, at: usize, entry: Entry) {
+        self.heap[at] = entry;
+        self.slots[entry.slot as usize].at = at as u32;
+    }
+}
+
+impl Entry {
+    fn key(&self) -> (Instant, u32) {
+        (self.due, self.slot)
     }
 }
 
@@ -105,7 +159,21 @@ mod tests {
         assert_eq!(timers.pop_due(late), Some(1));
         assert_eq!(timers.pop_due(late), None);
         assert_eq!(timers.next(), None);
-        assert_eq!(timers.entries(), 0);
+        assert!(timers.heap.is_empty());
+    }
+
+    #[test]
+    fn one_entry_a_slot_however_its_deadline_moves() {
+        // A busy connection: a retry timer far away, an acknowledgement timer that is set and cleared all the time.
+        let base = Instant::now();
+        let mut timers = Timers::default();
+        for turn in 0..10_000 {
+            let now = base + Duration::from_micros(10 * turn);
+            timers.set(3, Some(now + Duration::from_micros(20)));
+            timers.set(3, Some(now + Duration::from_millis(67)));
+            assert_eq!(timers.next(), Some(now + Duration::from_millis(67)));
+            assert_eq!(timers.heap.len(), 1);
+        }
     }
 
     #[test]
@@ -120,8 +188,8 @@ mod tests {
                 timers.set(slot, Some(base + Duration::from_millis(ms)));
             }
         }
-        assert_eq!(timers.entries(), 10_000, "no entry was added for a deadline that moved later");
         assert_eq!(timers.next(), Some(base + Duration::from_millis(49)));
+        assert_eq!(timers.heap.len(), 10_000);
         for slot in 0..10_000 {
             timers.set(slot, None);
         }

@@ -78,14 +78,14 @@ impl Peer {
             bth,
             deth: opcode.has_deth().then(|| Deth { qkey, reserved: 0, src_qp: Qpn::new(flags) }),
             reth: opcode.has_reth().then(|| Reth { va, rkey: self.key(), length }),
-            aeth: opcode.has_aeth().then(|| Aeth { syndrome: Syndrome(flags as u8), msn: flags >> 8 }),
+            aeth: opcode.has_aeth().then_some(Aeth { syndrome: Syndrome(flags as u8), msn: flags >> 8 }),
             atomic_eth: opcode.has_atomic_eth().then(|| AtomicEth {
                 va,
                 rkey: self.key(),
                 swap_add: 1,
                 compare: 0,
             }),
-            atomic_ack: opcode.has_atomic_ack_eth().then(|| AtomicAckEth { original: va }),
+            atomic_ack: opcode.has_atomic_ack_eth().then_some(AtomicAckEth { original: va }),
             immdt: opcode.has_immdt().then_some(ImmDt(flags)),
             ieth: opcode.has_ieth().then(|| Ieth { rkey: self.key() }),
             ..RocePacket::default()
