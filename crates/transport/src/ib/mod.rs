@@ -9,6 +9,7 @@ mod completer;
 pub mod env;
 pub mod packet;
 pub mod path;
+pub mod post;
 pub mod qp;
 pub mod qp_state;
 mod requester;

@@ -5,6 +5,10 @@
 
 use std::net::IpAddr;
 
+use everywire_wire::{Ieth, ImmDt, Opcode, Reth, RocePacket};
+
+use super::wr::SendOp;
+
 /// Bytes of the GRH that lead every datagram's receive buffer (IBTA §11.4.1.2).
 pub const GRH_LEN: usize = 40;
 
@@ -23,6 +27,60 @@ pub struct PacketMeta {
     pub ip_id: u16,
     /// Bytes of the UDP payload: BTH to ICRC.
     pub udp_payload_len: u16,
+}
+
+/// Difference between a UC opcode and the RC opcode of the same operation.
+pub(super) const UC_BIT: u8 = 0x20;
+
+/// The RC opcode of one packet of a SEND or WRITE (IBTA §9.2.1).
+pub(super) fn message_opcode(op: &SendOp, first: bool, last: bool) -> Opcode {
+    let (first_op, middle, [last_op, only]) = match op {
+        SendOp::Send => {
+            (Opcode::RC_SEND_FIRST, Opcode::RC_SEND_MIDDLE, [Opcode::RC_SEND_LAST, Opcode::RC_SEND_ONLY])
+        }
+        SendOp::SendImm(_) => (
+            Opcode::RC_SEND_FIRST,
+            Opcode::RC_SEND_MIDDLE,
+            [Opcode::RC_SEND_LAST_IMM, Opcode::RC_SEND_ONLY_IMM],
+        ),
+        SendOp::SendInv(_) => (
+            Opcode::RC_SEND_FIRST,
+            Opcode::RC_SEND_MIDDLE,
+            [Opcode::RC_SEND_LAST_INV, Opcode::RC_SEND_ONLY_INV],
+        ),
+        SendOp::WriteImm { .. } => (
+            Opcode::RC_WRITE_FIRST,
+            Opcode::RC_WRITE_MIDDLE,
+            [Opcode::RC_WRITE_LAST_IMM, Opcode::RC_WRITE_ONLY_IMM],
+        ),
+        _ => {
+            (Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, [Opcode::RC_WRITE_LAST, Opcode::RC_WRITE_ONLY])
+        }
+    };
+    match (first, last) {
+        (true, true) => only,
+        (true, false) => first_op,
+        (false, false) => middle,
+        (false, true) => last_op,
+    }
+}
+
+/// Adds the extended headers that the opcode calls for.
+pub(super) fn extend(packet: &mut RocePacket<'_>, op: &SendOp, length: u32) {
+    let opcode = packet.bth.opcode;
+    match *op {
+        SendOp::Write { remote } | SendOp::WriteImm { remote, .. } if opcode.has_reth() => {
+            packet.reth = Some(Reth { va: remote.addr, rkey: remote.rkey, length });
+        }
+        _ => {}
+    }
+    match *op {
+        SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } if opcode.has_immdt() => {
+            packet.immdt = Some(ImmDt(imm))
+        }
+        SendOp::SendInv(rkey) if opcode.has_ieth() => packet.ieth = Some(Ieth { rkey }),
+        _ => {}
+    }
 }
 
 /// The 40 bytes that lead a datagram's receive: zeros and the IPv4 header, or the IPv6 header, rebuilt from what the

@@ -10,15 +10,16 @@ use std::time::Instant;
 
 use everywire_wire::{Qpn, RocePacket, Service};
 
-use super::attr::{QpAttr, QpCaps, QpConfig, QpState, QpType};
+use super::attr::{QpAttr, QpConfig, QpState, QpType};
 use super::burst::Burst;
 use super::env::{Counter, QpEnv, QpEvent};
 use super::packet::PacketMeta;
+use super::post::{check_send, check_sges};
 use super::qp_state::{ModifyError, StateEvent, check_modify, next_state};
 use super::requester::Requester;
 use super::responder::{Responder, complete_error};
 use super::shared::Shared;
-use super::wr::{PostError, RecvWr, SendOp, SendWr};
+use super::wr::{PostError, RecvWr, SendWr, WcStatus};
 
 /// A queue pair of any service. See the module for how it is driven.
 #[derive(Debug)]
@@ -200,7 +201,7 @@ impl Qp {
         }
         if state == QpState::Err {
             env.count(Counter::RespCqeFlushError, 1);
-            complete_error(&self.shared, env, &wr, super::wr::WcStatus::WrFlushErr, 0);
+            complete_error(&self.shared, env, &wr, WcStatus::WrFlushErr, 0);
         } else {
             self.responder.push(wr);
         }
@@ -318,34 +319,4 @@ impl Qp {
         self.requester.handle_timeout(&mut self.shared, env, now);
         self.settle(env);
     }
-}
-
-/// IBTA §9.2.1, table of operations by service; C10-30 for the lengths of lists.
-fn check_send(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
-    let op = wr.op.name();
-    let offered = match config.ty {
-        QpType::Rc => true,
-        QpType::Uc => !wr.op.is_read_or_atomic() && !matches!(wr.op, SendOp::SendInv(_)),
-        QpType::Ud => matches!(wr.op, SendOp::Send | SendOp::SendImm(_)),
-    };
-    if !offered {
-        return Err(PostError::UnsupportedOp { op, service: config.ty.name() });
-    }
-    let caps: &QpCaps = &config.caps;
-    if let Some(bytes) = &wr.inline {
-        if wr.op.is_read_or_atomic() || wr.op.is_local() {
-            return Err(PostError::InlineNotAllowed { op });
-        }
-        if bytes.len() > caps.max_inline_data as usize {
-            return Err(PostError::InlineTooLong { length: bytes.len(), limit: caps.max_inline_data });
-        }
-    }
-    if config.ty == QpType::Ud && wr.ud.is_none() {
-        return Err(PostError::NoDestination);
-    }
-    check_sges(wr.sges.len(), caps.max_send_sge)
-}
-
-fn check_sges(count: usize, limit: u32) -> Result<(), PostError> {
-    if count > limit as usize { Err(PostError::TooManySges { count, limit }) } else { Ok(()) }
 }

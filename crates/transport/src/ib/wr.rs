@@ -8,8 +8,8 @@
 use everywire_wire::{QKey, Qpn, RKey};
 use smallvec::SmallVec;
 
-use super::attr::QpState;
 use super::path::Path;
+pub use super::post::PostError;
 use crate::memory::{BindWindow, FastRegister, Sge};
 
 /// Longest message of RC and UC, in bytes (IBTA vol. 1 §9.7.1).
@@ -335,71 +335,4 @@ pub struct Completion {
     pub solicited: bool,
     /// More about an error: the NAK's syndrome if the peer sent one, else 0.
     pub vendor_err: u32,
-}
-
-/// Why a work request was refused at the call. Nothing was queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostError {
-    /// The state does not take this kind of work request (IBTA C10-29, C10-31).
-    #[error("a queue pair in state {state:?} takes no {what} work requests")]
-    WrongState {
-        /// Current state.
-        state: QpState,
-        /// "send" or "receive".
-        what: &'static str,
-    },
-    /// The queue is full.
-    #[error("the {what} queue is full ({limit} work requests outstanding)")]
-    QueueFull {
-        /// "send" or "receive".
-        what: &'static str,
-        /// Its depth.
-        limit: u32,
-    },
-    /// Too many segments.
-    #[error("{count} segments, but the queue pair allows {limit}")]
-    TooManySges {
-        /// In the work request.
-        count: usize,
-        /// Of the queue pair.
-        limit: u32,
-    },
-    /// Too many inline bytes.
-    #[error("{length} inline bytes, but the queue pair allows {limit}")]
-    InlineTooLong {
-        /// In the work request.
-        length: usize,
-        /// Of the queue pair.
-        limit: u32,
-    },
-    /// Inline payload where local memory is the sink, or for a local operation.
-    #[error("{op} takes no inline data")]
-    InlineNotAllowed {
-        /// Operation.
-        op: &'static str,
-    },
-    /// The operation does not exist on this transport service.
-    #[error("{op} is not an operation of a {service} queue pair")]
-    UnsupportedOp {
-        /// Operation.
-        op: &'static str,
-        /// "RC", "UC", "UD".
-        service: &'static str,
-    },
-    /// A datagram without destination.
-    #[error("a UD work request needs a destination")]
-    NoDestination,
-    /// Receives go to the shared receive queue.
-    #[error("the queue pair takes its receives from a shared receive queue")]
-    UsesSrq,
-}
-
-impl PostError {
-    /// The positive `errno` with which libibverbs' post calls report it: 12 (ENOMEM) for a full queue, else 22 (EINVAL).
-    pub fn errno(&self) -> i32 {
-        match self {
-            PostError::QueueFull { .. } => 12,
-            _ => 22,
-        }
-    }
 }

@@ -5,13 +5,15 @@
 
 use std::time::Instant;
 
-use everywire_wire::{AtomicEth, Ieth, ImmDt, Opcode, Psn, Reth, RocePacket};
+use everywire_wire::{AtomicEth, Opcode, Psn, Reth, RocePacket};
 
-use super::{ACK_EVERY, Flight, MAX_PSN_IN_FLIGHT, READ_RUN_BYTES, ReadRun, Requester, read_cost};
+use super::budget::Budget;
+use super::{ACK_EVERY, Flight, MAX_PSN_IN_FLIGHT, ReadRun, Requester, read_cost};
 use crate::congestion::window::{PATIENCE, cost};
 use crate::ib::attr::{QpState, QpType};
 use crate::ib::burst::Burst;
 use crate::ib::env::{Counter, QpEnv};
+use crate::ib::packet::{UC_BIT, extend, message_opcode};
 use crate::ib::shared::Shared;
 use crate::ib::wr::{SendOp, SendWr, WcStatus};
 use crate::memory::Memory;
@@ -39,39 +41,6 @@ struct Sent {
     /// AckReq, or a request that is answered anyway.
     asks: bool,
     now: Instant,
-}
-
-/// What the windows leave for this burst.
-#[derive(Debug)]
-pub(super) struct Budget {
-    free: usize,
-    spent: usize,
-    read_free: usize,
-    read_spent: usize,
-    /// One packet may go although a window is closed.
-    overdraft: bool,
-    /// Nothing may go beside what is in flight.
-    probing: bool,
-}
-
-impl Budget {
-    fn admits(&self, cost: usize) -> bool {
-        let within = self.spent + cost <= self.free;
-        (within || (self.overdraft && self.spent == 0)) && !(self.probing && self.spent > 0)
-    }
-
-    /// Whether a READ may ask for responses of this cost. A repetition has to ask for all that it is short of, so with
-    /// none of our own under way room for one packet will do.
-    fn admits_read(&self, cost: usize, charged: usize, one_packet: usize) -> bool {
-        let within = self.read_spent + cost <= self.read_free;
-        let idle = charged + self.read_spent == 0;
-        within || (idle && (self.overdraft || self.read_free >= one_packet))
-    }
-
-    /// Whether a packet of this cost leaves no room for another like it.
-    fn closes(&self, cost: usize) -> bool {
-        self.probing || self.spent + 2 * cost > self.free
-    }
 }
 
 impl Requester {
@@ -113,37 +82,6 @@ impl Requester {
             Step::On | Step::Stop => return,
         }
         self.blocked_until.get_or_insert(now + PATIENCE);
-    }
-
-    fn budget<E: QpEnv>(&self, sh: &Shared, env: &mut E) -> Budget {
-        let (free, read_free) = if sh.is_rc() {
-            (env.window(sh.path.dst).available(), env.read_window().available())
-        } else {
-            (usize::MAX / 2, 0)
-        };
-        let answer_due = self.charged > 0 && self.unasked == 0;
-        Budget {
-            free,
-            spent: 0,
-            read_free,
-            read_spent: 0,
-            overdraft: self.overdraft && !answer_due,
-            probing: self.probing,
-        }
-    }
-
-    fn settle<E: QpEnv>(&mut self, sh: &Shared, env: &mut E, budget: &Budget) {
-        if !sh.is_rc() {
-            return;
-        }
-        if budget.spent > 0 {
-            self.charged += budget.spent;
-            env.window(sh.path.dst).charge(budget.spent);
-        }
-        if budget.read_spent > 0 {
-            self.read_charged += budget.read_spent;
-            env.read_window().charge(budget.read_spent);
-        }
     }
 
     fn step<E: QpEnv>(
@@ -215,7 +153,7 @@ impl Requester {
         packet.bth.ack_req = sh.is_rc() && (last || self.unasked + 1 >= ACK_EVERY || budget.closes(units));
         packet.bth.solicited = last && wqe.wr.solicited && !matches!(wqe.wr.op, SendOp::Write { .. });
         if sh.ty() == QpType::Uc {
-            packet.bth.opcode = Opcode(opcode.0 | UC);
+            packet.bth.opcode = Opcode(opcode.0 | UC_BIT);
         }
         extend(&mut packet, &wqe.wr.op, wqe.length);
         let filled = burst.push(&sh.path, &packet, payload_len, |into| {
@@ -320,20 +258,6 @@ impl Requester {
         Step::On
     }
 
-    /// How many packets to ask for with one new READ request; 0: better wait until more of our window is free.
-    fn read_run(&self, sh: &Shared, budget: &Budget, left: u32) -> u32 {
-        let most = left.min((READ_RUN_BYTES / sh.mtu) as u32);
-        let free = budget.read_free.saturating_sub(budget.read_spent) / read_cost(sh.mtu, 1);
-        let idle = self.read_charged + budget.read_spent == 0;
-        match (free as u32).min(most) {
-            0 if idle && budget.overdraft => 1,
-            fits if fits == most || idle => fits,
-            // Small runs cost as much to answer as large ones.
-            fits if fits * 2 >= most => fits,
-            _ => 0,
-        }
-    }
-
     fn send_atomic<E: QpEnv>(
         &mut self,
         sh: &Shared,
@@ -405,60 +329,6 @@ impl Requester {
     /// Whether anything that was sent is still to be acknowledged.
     pub(in crate::ib) fn outstanding(&self) -> bool {
         self.una.before(self.cursor_psn())
-    }
-}
-
-/// Difference between a UC opcode and the RC opcode of the same operation.
-const UC: u8 = 0x20;
-
-/// The RC opcode of one packet of a SEND or WRITE (IBTA §9.2.1).
-fn message_opcode(op: &SendOp, first: bool, last: bool) -> Opcode {
-    let (first_op, middle, [last_op, only]) = match op {
-        SendOp::Send => {
-            (Opcode::RC_SEND_FIRST, Opcode::RC_SEND_MIDDLE, [Opcode::RC_SEND_LAST, Opcode::RC_SEND_ONLY])
-        }
-        SendOp::SendImm(_) => (
-            Opcode::RC_SEND_FIRST,
-            Opcode::RC_SEND_MIDDLE,
-            [Opcode::RC_SEND_LAST_IMM, Opcode::RC_SEND_ONLY_IMM],
-        ),
-        SendOp::SendInv(_) => (
-            Opcode::RC_SEND_FIRST,
-            Opcode::RC_SEND_MIDDLE,
-            [Opcode::RC_SEND_LAST_INV, Opcode::RC_SEND_ONLY_INV],
-        ),
-        SendOp::WriteImm { .. } => (
-            Opcode::RC_WRITE_FIRST,
-            Opcode::RC_WRITE_MIDDLE,
-            [Opcode::RC_WRITE_LAST_IMM, Opcode::RC_WRITE_ONLY_IMM],
-        ),
-        _ => {
-            (Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, [Opcode::RC_WRITE_LAST, Opcode::RC_WRITE_ONLY])
-        }
-    };
-    match (first, last) {
-        (true, true) => only,
-        (true, false) => first_op,
-        (false, false) => middle,
-        (false, true) => last_op,
-    }
-}
-
-/// Adds the extended headers that the opcode calls for.
-fn extend(packet: &mut RocePacket<'_>, op: &SendOp, length: u32) {
-    let opcode = packet.bth.opcode;
-    match *op {
-        SendOp::Write { remote } | SendOp::WriteImm { remote, .. } if opcode.has_reth() => {
-            packet.reth = Some(Reth { va: remote.addr, rkey: remote.rkey, length });
-        }
-        _ => {}
-    }
-    match *op {
-        SendOp::SendImm(imm) | SendOp::WriteImm { imm, .. } if opcode.has_immdt() => {
-            packet.immdt = Some(ImmDt(imm))
-        }
-        SendOp::SendInv(rkey) if opcode.has_ieth() => packet.ieth = Some(Ieth { rkey }),
-        _ => {}
     }
 }
 

@@ -8,12 +8,10 @@ use everywire_wire::{Opcode, RocePacket};
 use super::sequence::{Inbound, fits_its_kind, follows};
 use super::{Refusal, Responder};
 use crate::ib::env::{Counter, QpEnv};
+use crate::ib::packet::UC_BIT;
 use crate::ib::qp_state::StateEvent;
 use crate::ib::shared::Shared;
 use crate::ib::wr::WcStatus;
-
-/// Difference between a UC opcode and the RC opcode of the same operation.
-const UC: u8 = 0x20;
 
 impl Responder {
     /// A request on a UC queue pair.
@@ -23,7 +21,7 @@ impl Responder {
         env: &mut E,
         packet: &RocePacket<'_>,
     ) {
-        let rc_opcode = Opcode(packet.bth.opcode.0 - UC);
+        let rc_opcode = Opcode(packet.bth.opcode.0 & !UC_BIT);
         let mut request = *packet;
         request.bth.opcode = rc_opcode;
         let gap = request.bth.psn != self.epsn;

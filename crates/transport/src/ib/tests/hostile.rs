@@ -44,8 +44,8 @@ fn packet(rng: &mut ChaCha8Rng, near: [Psn; 2], service: u8) -> RocePacket<'stat
         aeth: opcode
             .has_aeth()
             .then(|| Aeth { syndrome: Syndrome(rng.next_u32() as u8), msn: rng.next_u32() }),
-        atomic_eth: opcode.has_atomic_eth().then(|| AtomicEth { va, rkey, swap_add: 1, compare: 0 }),
-        atomic_ack: opcode.has_atomic_ack_eth().then(|| AtomicAckEth { original: 7 }),
+        atomic_eth: opcode.has_atomic_eth().then_some(AtomicEth { va, rkey, swap_add: 1, compare: 0 }),
+        atomic_ack: opcode.has_atomic_ack_eth().then_some(AtomicAckEth { original: 7 }),
         immdt: opcode.has_immdt().then_some(ImmDt(1)),
         ieth: opcode.has_ieth().then_some(Ieth { rkey: RKey(rng.next_u32() & 0xffff) }),
         payload: &PAYLOAD[..len],
@@ -112,8 +112,8 @@ fn a_barrage_of_nonsense() {
 #[test]
 fn repeated_reads_do_not_pile_up() {
     let mut bench = Bench::new(Setup { rd_atomic: 2, ..Setup::default() });
-    let mut packet = RocePacket::default();
-    packet.bth = Bth { opcode: Opcode::RC_READ_REQUEST, ..Bth::default() };
+    let bth = Bth { opcode: Opcode::RC_READ_REQUEST, ..Bth::default() };
+    let mut packet = RocePacket { bth, ..RocePacket::default() };
     let first = Psn::new(bench.setup.psns[1]);
     for n in 0..2u32 {
         packet.bth.psn = first.add(n * 64);
