@@ -4,6 +4,7 @@ mod arrivals;
 mod cq;
 mod device;
 mod hostile;
+mod threads;
 mod traffic;
 mod ud;
 mod windows;
