@@ -15,7 +15,7 @@ use crate::error::CliError;
 const LOOPBACK_TRIES: u8 = 60;
 
 /// Flags of every command that opens a device.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct DeviceArgs {
     /// The device: rocev2:ADDRESS (UDP sockets, no privileges) or rocev2-raw:INTERFACE/ADDRESS (CAP_NET_RAW).
     #[arg(long, value_name = "WIRE:ADDRESS")]

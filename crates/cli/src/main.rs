@@ -6,6 +6,7 @@
 
 mod check;
 mod decode;
+mod demo;
 mod device;
 mod devices;
 mod error;
@@ -15,6 +16,7 @@ mod perf;
 mod ping;
 mod progress;
 mod samples;
+mod second;
 mod serve;
 
 use std::io::IsTerminal;
@@ -41,6 +43,8 @@ struct Cli {
 enum Command {
     /// Check a configuration of `everywire serve` without opening anything, and say what it serves.
     Check(check::Args),
+    /// See it work: a target and an initiator in two processes here, bytes written, read back and compared, and measured.
+    Demo(demo::Args),
     /// Print the packets of a capture file: headers by their standard names, ICRC good or bad, the protocol above.
     Decode(decode::Args),
     /// List the devices that can be opened here, their addresses, MTU and capabilities.
@@ -64,6 +68,7 @@ fn main() -> std::process::ExitCode {
     });
     let result = match cli.command {
         Command::Check(args) => check::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Decode(args) => decode::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Perf(args) => perf::run(&args),

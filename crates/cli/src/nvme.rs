@@ -3,7 +3,7 @@
 //! One file an action; what they share is here: who the host is, the device toward the target, the subsystem where none was
 //! named, and the namespace. The protocol is `everywire_nvmeof::rdma`'s.
 
-mod bench;
+pub mod bench;
 mod discover;
 mod info;
 mod io;

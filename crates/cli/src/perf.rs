@@ -3,14 +3,13 @@
 //! With no peer it starts a second `everywire perf --listen` on another loopback address, so that two processes talk. The
 //! sides agree on the test in the CM private data ([`hello`]). Results are payload only, in units of 10^9 bits.
 
-mod client;
+pub mod client;
 mod datagram;
 mod hello;
 mod latency;
 mod report;
-mod second;
 mod server;
-mod throughput;
+pub mod throughput;
 
 use std::time::Duration;
 
@@ -50,7 +49,27 @@ pub enum Service {
     Ud = 3,
 }
 
+impl Operation {
+    /// As the standard writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Write => "WRITE",
+            Operation::Read => "READ",
+            Operation::Send => "SEND",
+            Operation::Atomic => "FETCH_ADD",
+        }
+    }
+}
+
 impl Service {
+    fn name(self) -> &'static str {
+        match self {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            Service::Ud => "UD",
+        }
+    }
+
     fn qp_type(self) -> QpType {
         match self {
             Service::Rc => QpType::Rc,
@@ -78,6 +97,9 @@ pub struct Args {
     /// Be the peer.
     #[arg(long, conflicts_with_all = ["operation", "target", "baseline"])]
     listen: bool,
+    /// End when standard input does.
+    #[arg(long, hide = true, requires = "listen")]
+    until_stdin_ends: bool,
     /// Port to listen on.
     #[arg(long, default_value_t = DEFAULT_PORT)]
     port: u16,
@@ -105,6 +127,14 @@ pub struct Args {
     /// One JSON object: gbit_per_s, msg_per_s, p50_us, p99_us, ratio.
     #[arg(long)]
     json: bool,
+}
+
+/// The command line of a peer that ends with its parent.
+pub fn listen_arguments(device: &str, port: u16) -> Vec<String> {
+    let port = port.to_string();
+    ["perf", "--listen", "--until-stdin-ends", "--device", device, "--port", &port]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 /// Measures, or serves a measuring peer.
@@ -142,8 +172,9 @@ impl Plan {
         };
         if !allowed {
             return Err(CliError::usage(format_args!(
-                "{operation:?} does not exist on {:?}: UC has WRITE and SEND, UD has SEND (IBTA table 38)",
-                args.transport
+                "{} does not exist on {}: UC has WRITE and SEND, UD has SEND (IBTA table 38)",
+                operation.name(),
+                args.transport.name()
             )));
         }
         let size = match (operation, args.size) {
@@ -177,6 +208,11 @@ impl Plan {
             connections: args.connections,
             duration: Duration::from_secs_f64(args.seconds),
         })
+    }
+
+    /// Messages in flight on one reliable connection.
+    pub fn reliable(operation: Operation, size: u32, depth: u32, duration: Duration) -> Plan {
+        Plan { operation, service: Service::Rc, latency: false, size, depth, connections: 1, duration }
     }
 
     /// What the last byte of turn `n` of a ping-pong is: never what it was the turn before, never zero.

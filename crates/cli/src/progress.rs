@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// How often a bar that goes on by itself is drawn.
+const TICK: Duration = Duration::from_millis(200);
+
 /// A bar on standard error that vanishes with this value; none if standard error is no terminal.
 pub struct Progress(Option<ProgressBar>);
 
@@ -23,7 +26,17 @@ impl Progress {
         let progress = Progress::new(duration.as_secs(), "{spinner} {msg} {elapsed}/{len} s");
         if let Some(bar) = &progress.0 {
             bar.set_message(text.to_owned());
-            bar.enable_steady_tick(Duration::from_millis(200));
+            bar.enable_steady_tick(TICK);
+        }
+        progress
+    }
+
+    /// Of steps that tell nothing of themselves.
+    pub fn steps(text: &str) -> Progress {
+        let progress = Progress::new(0, "{spinner} {msg}");
+        if let Some(bar) = &progress.0 {
+            bar.set_message(text.to_owned());
+            bar.enable_steady_tick(TICK);
         }
         progress
     }

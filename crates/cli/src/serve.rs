@@ -15,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::device;
 use crate::error::{CliError, print};
+use crate::second;
 use config::{Config, Flags};
 
 /// Flags of `everywire serve`.
@@ -57,6 +58,14 @@ pub struct Args {
     /// Write every packet to this pcapng file (one device only).
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// End when standard input does.
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
+}
+
+/// The command line of a target that ends with its parent.
+pub fn arguments(device: &str, export: &str) -> Vec<String> {
+    ["serve", "--until-stdin-ends", "--device", device, "--nvme", export].map(str::to_owned).to_vec()
 }
 
 /// Serves until it is told to stop.
@@ -67,6 +76,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         return Err(CliError::usage("--capture takes one device: each has its own packets"));
     }
     let options = OpenOptions { capture: args.capture.clone(), ..OpenOptions::default() };
+    if args.until_stdin_ends {
+        second::end_with_stdin();
+    }
     let hosts = config.devices.iter().map(|name| device::open(name, &options));
     let hosts = hosts.collect::<Result<Vec<Host>, CliError>>()?;
     let target = target::open(&config)?;

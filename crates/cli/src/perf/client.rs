@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use everywire_net::Host;
 use everywire_net::baseline::{self, BaselineOptions, BaselineResult};
 use everywire_verbs::{
     Access, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps, QpInit, Qpn,
@@ -12,9 +13,9 @@ use super::datagram::{self, GRH_BYTES, headroom};
 use super::hello::Hello;
 use super::latency::{self, PingPong};
 use super::report::{Measured, Report};
-use super::second::SecondProcess;
 use super::{Args, Operation, Plan, Service, throughput};
 use crate::error::{self, CliError};
+use crate::second::SecondProcess;
 
 /// Memory that the messages in flight cycle through: enough to be real, little enough to stay in the cache as the baseline's.
 const CYCLE_BYTES: usize = 1 << 20;
@@ -46,6 +47,13 @@ pub struct Link {
     connection: Option<Connection>,
 }
 
+impl Link {
+    /// A slot of the peer's buffer.
+    pub fn remote_slot(&self, slot: usize) -> Remote {
+        Remote { addr: self.remote.addr + (slot * self.slot_bytes) as u64, ..self.remote }
+    }
+}
+
 /// Where messages lie in a buffer: slots, bytes of each.
 pub fn slots(size: u32, depth: u32) -> (usize, usize) {
     let slot_bytes = (size as usize).next_multiple_of(64);
@@ -56,7 +64,7 @@ pub fn slots(size: u32, depth: u32) -> (usize, usize) {
 /// Measures.
 pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     let second = match &args.target {
-        None => Some(SecondProcess::start(args.port)?),
+        None => Some(SecondProcess::start(None, |device| super::listen_arguments(device, args.port))?),
         Some(_) => None,
     };
     let peer = match (&args.target, &second) {
@@ -68,9 +76,9 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     drop(second);
     let baseline = if args.baseline { Some(raw(args, &plan, peer)?) } else { None };
     let name = format!(
-        "{:?} {:?} {} B{}",
-        plan.service,
-        plan.operation,
+        "{} {} {} B{}",
+        plan.service.name(),
+        plan.operation.name(),
         plan.size,
         if plan.latency {
             ", latency".to_owned()
@@ -83,20 +91,30 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
 
 fn product(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
     let host = args.device.open_for_peer(peer)?;
-    let links = everywire_net::block_on(connect_all(host.device(), plan, peer))?;
+    let links = open(&host, plan, peer)?;
     let measured = if plan.latency { latency::run(&links[0], plan) } else { throughput::run(&links, plan) };
     let measured = match measured {
         Ok(sent) if datagram::counts_at_the_peer(plan) => delivered(&links, peer, sent),
         other => other,
     };
+    close(&links);
+    measured
+}
+
+/// Connects every link of a plan.
+pub fn open(host: &Host, plan: &Plan, peer: SocketAddr) -> Result<Vec<Link>, CliError> {
+    everywire_net::block_on(connect_all(host.device(), plan, peer))
+}
+
+/// Disconnects them.
+pub fn close(links: &[Link]) {
     everywire_net::block_on(async {
-        for link in &links {
+        for link in links {
             if let Some(connection) = &link.connection {
                 connection.disconnect().await;
             }
         }
     });
-    measured
 }
 
 /// What was sent, brought down to what the peer received.

@@ -19,6 +19,7 @@ use super::hello::{self, Hello};
 use super::latency::{PingPong, Turn};
 use super::{Args, MAX_SIZE, Operation, Plan, Service};
 use crate::error::{self, CliError, print};
+use crate::second;
 
 /// Receives posted for a test of SENDs: enough that a client's whole window finds one.
 const RECEIVES: u32 = 512;
@@ -48,6 +49,9 @@ struct End {
 
 /// Serves measuring clients until it is killed.
 pub fn run(args: &Args) -> Result<(), CliError> {
+    if args.until_stdin_ends {
+        second::end_with_stdin();
+    }
     let host = args.device.open_to_serve()?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;

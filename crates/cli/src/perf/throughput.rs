@@ -74,8 +74,7 @@ fn refill(link: &Link, window: &mut Window, plan: &Plan, now: Instant) -> Result
 fn request(link: &Link, plan: &Plan, slot: usize) -> SendWr {
     let size = plan.size as usize;
     let at = slot * link.slot_bytes;
-    let mut remote = link.remote;
-    remote.addr += at as u64;
+    let remote = link.remote_slot(slot);
     let op = match plan.operation {
         Operation::Write => SendOp::Write { remote },
         Operation::Read => SendOp::Read { remote },

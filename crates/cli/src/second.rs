@@ -1,0 +1,123 @@
+//! A second process of the same program, so that two processes talk where the user has set up nothing.
+//!
+//! It gets a free loopback address of its own, since one address belongs to one process. It ends when its standard input
+//! does, so it never outlives this process, whatever happens to this one.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::CliError;
+
+/// Loopback addresses tried.
+const TRIES: u8 = 60;
+/// The first of them, above those that clients take.
+const FIRST: u8 = 101;
+/// How a server says in its first line that it is ready.
+const READY: &str = "listening on ";
+/// How long the process has to end by itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The process; it ends with this value.
+pub struct SecondProcess {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    addr: SocketAddr,
+}
+
+/// Why it did not come up.
+struct NotStarted {
+    /// What it said on standard error.
+    said: String,
+}
+
+impl SecondProcess {
+    /// Starts it with the arguments that `arguments` gives for a device: `device`, or else a free loopback address.
+    pub fn start(
+        device: Option<&str>,
+        arguments: impl Fn(&str) -> Vec<String>,
+    ) -> Result<SecondProcess, CliError> {
+        if let Some(device) = device {
+            return launch(arguments(device))?
+                .map_err(|e| CliError::failed(format_args!("the target's process: {}", e.said)));
+        }
+        let mut last = String::new();
+        for byte in FIRST..FIRST + TRIES {
+            let ip = IpAddr::from([127, 0, 0, byte]);
+            match launch(arguments(&format!("rocev2:{ip}")))? {
+                Ok(second) => return Ok(second),
+                // In use by another process: the next address.
+                Err(e) if e.said.contains("cannot open a device at") => last = e.said,
+                Err(e) => {
+                    return Err(CliError::failed(format_args!("the target's process: {}", e.said)));
+                }
+            }
+        }
+        let last_ip = FIRST + TRIES - 1;
+        Err(CliError::failed(format_args!(
+            "no loopback address from 127.0.0.{FIRST} to 127.0.0.{last_ip} is free; of the last: {last}"
+        )))
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+fn launch(arguments: Vec<String>) -> Result<Result<SecondProcess, NotStarted>, CliError> {
+    let program = std::env::current_exe().map_err(|e| CliError::failed(format_args!("own program: {e}")))?;
+    let mut command = Command::new(&program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if std::env::var_os("EVERYWIRE_LOG").is_none() {
+        command.env("EVERYWIRE_LOG", "warn");
+    }
+    let mut child = command
+        .spawn()
+        .map_err(|e| CliError::failed(format_args!("cannot start {}: {e}", program.display())))?;
+    let stdin = child.stdin.take();
+    let (Some(out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(CliError::failed("the second process has no pipes"));
+    };
+    let mut line = String::new();
+    // One line, or the end of the output.
+    let read = BufReader::new(out).read_line(&mut line);
+    let said = line.strip_prefix(READY).unwrap_or_default();
+    let addr = said.split([',', '\n']).next().and_then(|text| text.trim().parse().ok());
+    if let (Ok(_), Some(addr)) = (read, addr) {
+        // What it has to say later is passed on.
+        std::thread::spawn(move || std::io::copy(&mut err, &mut std::io::stderr()));
+        return Ok(Ok(SecondProcess { child, stdin, addr }));
+    }
+    drop(stdin);
+    let _ = child.kill(); // it may have ended by itself
+    let mut said = String::new();
+    let _ = err.read_to_string(&mut said); // as much as there is
+    let _ = child.wait();
+    let said = said.trim().trim_start_matches("everywire: ").to_owned();
+    Ok(Err(NotStarted { said: if said.is_empty() { "it ended without a word".to_owned() } else { said } }))
+}
+
+impl Drop for SecondProcess {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The other side of that: ends this process when its standard input ends.
+pub fn end_with_stdin() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+}

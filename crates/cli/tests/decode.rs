@@ -1,0 +1,52 @@
+//! `everywire decode` on frames that Linux kernels sent. Expectations are what tshark says of the same files.
+
+mod common;
+
+use common::{captures, run};
+use serde_json::Value;
+
+fn packets(file: &str) -> Vec<Value> {
+    let path = captures().join(file);
+    let outcome = run(&["decode", "--json", path.to_str().unwrap()]).expect(0);
+    outcome.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_capture_is_whole() {
+    let mut files = 0;
+    for entry in std::fs::read_dir(captures()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "pcap") {
+            continue;
+        }
+        let outcome = run(&["decode", path.to_str().unwrap()]).expect(0);
+        assert!(outcome.stderr.contains(" 0 with a bad ICRC, 0 malformed"), "{path:?}: {}", outcome.stderr);
+        files += 1;
+    }
+    assert!(files >= 10, "{files} captures");
+}
+
+#[test]
+fn a_rejection_is_named() {
+    let text =
+        run(&["decode", captures().join("cm_reject_no_listener.pcap").to_str().unwrap()]).expect(0).text();
+    assert!(text.contains("message=REJ") && text.contains("invalid service ID"), "{text}");
+}
+
+#[test]
+fn rping_has_its_operations_and_nvme_its_capsules() {
+    let names: Vec<String> = packets("rping.pcap").iter().map(|p| p.to_string()).collect();
+    for opcode in ["RC Send Only", "RC RDMA Read Request", "RC RDMA Write"] {
+        assert!(names.iter().any(|line| line.contains(opcode)), "{opcode}");
+    }
+    let text = run(&["decode", captures().join("nvme_rdma.pcap").to_str().unwrap()]).expect(0).text();
+    assert!(text.contains("Connect") || text.contains("connect"), "no NVMe capsule is shown");
+}
+
+#[test]
+fn what_is_no_capture_is_said() {
+    let outcome = run(&["decode", "/etc/passwd"]).expect(1);
+    assert!(outcome.stderr.contains("/etc/passwd"), "{}", outcome.stderr);
+    let outcome = run(&["decode", "/nonexistent.pcap"]).expect(1);
+    assert!(outcome.stderr.contains("/nonexistent.pcap"), "{}", outcome.stderr);
+}

@@ -1,0 +1,133 @@
+//! `everywire serve` and `everywire nvme`, as a user runs them: two processes, real bytes, wrong input, signals.
+
+mod common;
+
+use common::{Outcome, Scratch, Server, device, ip, run, run_with};
+
+const NQN: &str = "nqn.2026-11.example:disk";
+
+fn serve(n: u8, backend: &str) -> Server {
+    Server::start(&["serve", "--device", &device(n), "--nvme", &format!("{NQN}={backend}")])
+}
+
+fn nvme(from: u8, action: &str, to: u8, more: &[&str], input: Vec<u8>) -> Outcome {
+    let (device, ip) = (device(from), ip(to));
+    run_with(&[&["nvme", action, "--device", &device, &ip], more].concat(), input)
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    })
+    .take(len)
+    .collect()
+}
+
+#[test]
+fn write_read_compare_on_ram() {
+    let mut server = serve(1, "ram:32MiB");
+    let found = nvme(2, "discover", 1, &["--json"], Vec::new()).expect(0).json();
+    let ours: Vec<_> = found.as_array().unwrap().iter().filter(|e| e["subnqn"] == NQN).collect();
+    assert_eq!(ours.len(), 1, "{found}");
+    assert_eq!((ours[0]["trtype"].as_str(), ours[0]["trsvcid"].as_str()), (Some("rdma"), Some("4420")));
+    assert_eq!(ours[0]["traddr"], ip(1));
+    let info = nvme(2, "info", 1, &["--json"], Vec::new()).expect(0).json();
+    assert_eq!(info["namespaces"][0]["bytes"], 32 << 20);
+    let data = noise(9 << 20);
+    nvme(2, "write", 1, &[NQN, "--offset", "1MiB"], data.clone()).expect(0);
+    let back = nvme(2, "read", 1, &[NQN, "--offset", "1MiB", "--length", "9MiB"], Vec::new()).expect(0);
+    assert!(back.stdout == data, "{} bytes came back, {} were written", back.stdout.len(), data.len());
+    let bench = ["--seconds", "0.2", "--depth", "4", "--rw", "randwrite", "--queues", "2", "--json"];
+    let result = nvme(2, "bench", 1, &bench, Vec::new()).expect(0).json();
+    for key in ["iops", "gb_per_s", "p50_us", "p99_us"] {
+        assert!(result[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {result}");
+    }
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_file_outlives_its_server() {
+    let scratch = Scratch::new("file");
+    let backend = format!("file:{},size=16MiB", scratch.file("disk"));
+    let data = noise(1 << 20);
+    let mut server = serve(3, &backend);
+    nvme(4, "write", 3, &["--offset", "4096"], data.clone()).expect(0);
+    server.signal("INT");
+    assert_eq!(server.wait().code(), Some(0));
+    let disk = std::fs::read(scratch.file("disk")).unwrap();
+    assert!(disk[4096..4096 + data.len()] == data[..], "what was flushed is in the file");
+    let _server = serve(3, &backend);
+    let back = nvme(4, "read", 3, &["--offset", "4096", "--length", "1MiB"], Vec::new()).expect(0);
+    assert!(back.stdout == data);
+}
+
+#[test]
+fn ranges_that_are_no_blocks_are_refused_with_the_block_size() {
+    let _server = serve(5, "ram:8MiB,bs=4096");
+    for (args, word) in [
+        (&["--offset", "512", "--length", "4096"][..], "blocks of 4096 bytes"),
+        (&["--offset", "0", "--length", "1000"], "blocks of 4096 bytes"),
+        (&["--offset", "8MiB", "--length", "4096"], "ends at 8388608"),
+        (&["--nsid", "2"], "no namespace 2"),
+    ] {
+        let outcome = nvme(6, "read", 5, args, Vec::new()).expect(2);
+        assert!(outcome.stderr.contains(word), "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stdout.is_empty());
+    }
+    let outcome = nvme(6, "write", 5, &[], vec![1; 5000]).expect(2);
+    assert!(outcome.stderr.contains("blocks of 4096 bytes"), "{}", outcome.stderr);
+}
+
+#[test]
+fn refusals_name_the_peer_and_the_reason() {
+    let _server = serve(7, "ram:1MiB");
+    let outcome = nvme(8, "info", 7, &["nqn.2026-11.example:other"], Vec::new()).expect(3);
+    for word in ["Connect Invalid Parameters", "SUBNQN", &ip(7), "nqn.2026-11.example:other"] {
+        assert!(outcome.stderr.contains(word), "{word}: {}", outcome.stderr);
+    }
+    let (from, to) = (device(8), format!("{}:4421", ip(7)));
+    let outcome = run(&["nvme", "discover", "--device", &from, &to]).expect(3);
+    assert!(outcome.stderr.contains("invalid service ID (8)"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_listed_host_may_and_another_may_not() {
+    let scratch = Scratch::new("hosts");
+    let config = scratch.file("t.toml");
+    let text = format!(
+        "devices = [\"{}\"]\n[nvme]\nport = 4444\n[[nvme.subsystem]]\nnqn = \"{NQN}\"\nserial = \"S1\"\n\
+        hosts = [\"nqn.2026-11.example:friend\"]\n[[nvme.subsystem.namespace]]\nbackend = \"null:1GiB\"\nnsid = 5\n",
+        device(9)
+    );
+    std::fs::write(&config, text).unwrap();
+    let said = run(&["check", &config]).expect(0).text();
+    assert!(said.contains("port 4444") && said.contains("namespace 5: null:1GiB"), "{said}");
+    let _server = Server::start(&["serve", &config]);
+    let (from, to) = (device(10), format!("{}:4444", ip(9)));
+    let as_host = |host| run(&["nvme", "info", "--device", &from, &to, NQN, "--host-nqn", host, "--json"]);
+    let info = as_host("nqn.2026-11.example:friend").expect(0).json();
+    assert_eq!((info["serial"].as_str(), info["namespaces"][0]["nsid"].as_u64()), (Some("S1"), Some(5)));
+    let outcome = as_host("nqn.2026-11.example:stranger").expect(3);
+    assert!(outcome.stderr.contains("Connect Invalid Host"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_typo_is_named_with_its_line() {
+    let scratch = Scratch::new("typo");
+    let config = scratch.file("t.toml");
+    std::fs::write(&config, format!("[[nvme.subsystem]]\nnqn = \"{NQN}\"\nnamspace = []\n")).unwrap();
+    for command in ["check", "serve"] {
+        let outcome = run(&[command, &config]).expect(2);
+        for word in ["t.toml", "line 3", "namspace", "namespace"] {
+            assert!(outcome.stderr.contains(word), "{command}: {word}: {}", outcome.stderr);
+        }
+    }
+    run(&["check", "/nonexistent.toml"]).expect(2);
+    let outcome = run(&["serve", "--nvme", "nqn.2026-11.example:disk"]).expect(2);
+    assert!(outcome.stderr.contains("NQN=BACKEND"), "{}", outcome.stderr);
+}

@@ -1,0 +1,78 @@
+//! `everywire ping`: two processes, what the wire carried, and how failures are told.
+
+mod common;
+
+use common::{Scratch, Server, device, ip, run};
+use std::process::Command;
+
+#[test]
+fn two_processes_and_their_capture() {
+    let scratch = Scratch::new("ping");
+    let capture = scratch.file("ping.pcapng");
+    let _server = Server::start(&["ping", "--listen", "--persistent", "--device", &device(1)]);
+    let args =
+        ["ping", &ip(1), "--device", &device(2), "-C", "7", "-S", "9000", "--json", "--capture", &capture];
+    let result = run(&args).expect(0).json();
+    assert_eq!(result["turns"], 7);
+    assert_eq!(result["verified"], true);
+    assert!(result["p50_us"].as_f64().unwrap() > 0.0);
+    let outcome = run(&["decode", &capture]).expect(0);
+    assert!(outcome.stderr.contains(" 0 with a bad ICRC, 0 malformed"), "{}", outcome.stderr);
+    let text = outcome.text();
+    // 9000 bytes at path MTU 4096 are three packets each way, and one advertisement a buffer.
+    assert_eq!(text.matches("RC RDMA Write First").count(), 7);
+    assert_eq!(text.matches("RC RDMA Read Response Last").count(), 7);
+    assert!(text.contains("message=DREQ"), "the client disconnects");
+    tshark_finds_nothing_malformed(&capture);
+}
+
+/// The judge from outside, where it is installed.
+fn tshark_finds_nothing_malformed(capture: &str) {
+    let tshark = Command::new("tshark")
+        .args(["-r", capture, "--disable-protocol", "rpcordma", "-Y", "_ws.malformed"])
+        .output();
+    match tshark {
+        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), ""),
+        Err(e) => eprintln!("left out: tshark: {e}"),
+    }
+}
+
+#[test]
+fn a_port_nobody_listens_on_is_a_rejection_with_its_reason() {
+    let _server = Server::start(&["ping", "--listen", "--persistent", "--device", &device(3)]);
+    let outcome = run(&["ping", &format!("{}:9", ip(3)), "--device", &device(4)]).expect(3);
+    assert!(outcome.stderr.contains("invalid service ID (8)"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(&ip(4)) && outcome.stderr.contains(&format!("{}:9", ip(3))), "both ends");
+}
+
+#[test]
+fn an_address_nobody_has_is_unreachable() {
+    let outcome = run(&["ping", &ip(5), "--device", &device(6)]).expect(3);
+    assert!(outcome.stderr.contains("cannot be reached"), "{}", outcome.stderr);
+}
+
+#[test]
+fn an_address_in_use_names_its_owner() {
+    let server = Server::start(&["ping", "--listen", "--persistent", "--device", &device(7)]);
+    let outcome = run(&["ping", "--listen", "--device", &device(7)]).expect(1);
+    assert!(outcome.stderr.contains("cannot open a device at"), "{}", outcome.stderr);
+    drop(server);
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    run(&["ping"]).expect(2);
+    run(&["ping", "fe80::1"]).expect(2);
+    run(&["ping", "127.0.0.1", "--size", "70000"]).expect(2);
+    let outcome = run(&["ping", "127.0.0.1", "--device", "127.0.0.2"]).expect(2);
+    assert!(outcome.stderr.contains("rocev2:127.0.0.2"), "{}", outcome.stderr);
+    let outcome = run(&["ping", "127.0.0.1", "--device", "rocev2:203.0.113.9"]).expect(1);
+    assert!(outcome.stderr.contains("everywire devices"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_reader_that_left_is_no_failure() {
+    let mut child = common::program(&["devices"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}
