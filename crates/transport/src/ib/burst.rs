@@ -238,6 +238,29 @@ mod tests {
     }
 
     #[test]
+    fn over_ipv6_the_sum_covers_ipv6() {
+        let path = Path::new("fd77::1".parse().unwrap(), "fd77::2".parse().unwrap(), 0xc001);
+        let mut burst = Burst::default();
+        let filled: Result<(), ()> = burst.push(&path, &middle(9), 256, |_| Ok(()));
+        filled.unwrap();
+        let net =
+            IcrcV6 { src: "fd77::1".parse().unwrap(), dst: "fd77::2".parse().unwrap(), src_port: 0xc001 };
+        let (body, tail) = burst.bytes().split_at(burst.bytes().len() - 4);
+        assert_eq!(tail, icrc_v6(&net, body).to_le_bytes());
+    }
+
+    #[test]
+    fn a_refused_payload_leaves_the_burst_as_it_was() {
+        let mut burst = Burst::default();
+        push(&mut burst, 1, 64);
+        assert_eq!(burst.push(&path(), &middle(2), 64, |_| Err("gone")), Err("gone"));
+        assert_eq!((burst.packets(), burst.bytes().len()), (1, 80));
+        assert_eq!(burst.segment_size(), None, "one packet needs no segmentation");
+        push(&mut burst, 3, 64);
+        assert_eq!(burst.segment_size(), Some(80));
+    }
+
+    #[test]
     fn a_burst_fits_a_datagram() {
         let mut burst = Burst::default();
         let mut n = 0;

@@ -52,3 +52,34 @@ pub fn flow_label_for(local_qpn: u32, remote_qpn: u32) -> u32 {
     let folded = (product ^ (product >> 20) ^ (product >> 40)) as u32 & 0x000f_ffff;
     folded.max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Worked by hand from IBTA annex A17's recommendation as Linux's `rdma_flow_label_to_udp_sport` follows it.
+    #[test]
+    fn source_ports_come_from_flow_labels() {
+        for (label, port) in [
+            (0, 0xc000),
+            (1, 0xc001),
+            (0x3fff, 0xffff),
+            (0x4000, 0xc001),
+            (0xf_ffff, 0xffc0),
+            (0x10_0001, 0xc001),
+        ] {
+            assert_eq!(source_port_for_flow_label(label), port, "{label:#x}");
+        }
+    }
+
+    #[test]
+    fn flow_labels_are_the_same_from_both_ends() {
+        // 0x11 * 0x22 = 0x242; 0x123456 * 0x654321 = 0x7336BF94116, folded at 20 and 40 bits.
+        assert_eq!(flow_label_for(0x11, 0x22), 0x242);
+        let product = 0x12_3456u64 * 0x65_4321;
+        assert_eq!(product, 0x733_6bf9_4116);
+        assert_eq!(flow_label_for(0x12_3456, 0x65_4321), 0x9_4116 ^ 0x3_36bf ^ 0x7);
+        assert_eq!(flow_label_for(0x65_4321, 0x12_3456), flow_label_for(0x12_3456, 0x65_4321));
+        assert_eq!(flow_label_for(0, 5), 1, "never 0");
+    }
+}

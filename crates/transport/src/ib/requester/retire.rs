@@ -122,7 +122,9 @@ impl Requester {
         }
         // IBTA §10.8.6: an unsignalled work request that succeeds makes no completion.
         if status != WcStatus::Success || wqe.wr.signaled || sh.config.sq_sig_all {
-            env.complete(sh.config.send_cq, send_completion(sh, &wqe, status, vendor_err), false);
+            // IBTA §11.4.2.2: an error is an event even for those who wait for solicited ones only.
+            let event = status != WcStatus::Success;
+            env.complete(sh.config.send_cq, send_completion(sh, &wqe, status, vendor_err), event);
         }
     }
 

@@ -104,6 +104,22 @@ fn remote_keys_bounds_and_rights() {
     }
 }
 
+/// IBTA §9.7.4.1.5: the whole range is checked before the first byte lands, or the first byte leaves.
+#[test]
+fn the_whole_range_is_checked_first() {
+    for is_read in [false, true] {
+        let mut bench = Bench::rc();
+        bench.nodes[0].bytes()[..5000].fill(1);
+        bench.nodes[1].bytes()[..LEN].fill(2);
+        let (here, there) = (bench.nodes[0].sge(0, 5000), bench.nodes[1].remote(LEN as u64 - 4999));
+        let wr = if is_read { read(1, here, there) } else { write(1, here, there) };
+        expect(&mut bench, wr, RKEY_VIOLATION);
+        assert!(bench.nodes[0].bytes()[..5000].iter().all(|b| *b == 1));
+        assert!(bench.nodes[1].bytes().iter().all(|b| *b == 2));
+        assert!(bench.log.iter().all(|(_, p)| !RocePacket::parse(p).unwrap().bth.opcode.is_read_response()));
+    }
+}
+
 #[test]
 fn access_flags_of_the_queue_pair_count_too() {
     for kind in 0..3 {

@@ -57,7 +57,9 @@ impl QpEnv for Env {
     fn memory(&mut self) -> &mut TestMemory {
         &mut self.memory
     }
-    fn complete(&mut self, cq: CqId, completion: Completion, _solicited: bool) {
+    fn complete(&mut self, cq: CqId, completion: Completion, solicited: bool) {
+        // Errors and what the sender marked, nothing else.
+        assert_eq!(solicited, completion.solicited || completion.status != WcStatus::Success);
         let queue = if cq == SEND_CQ { &mut self.sends } else { &mut self.recvs };
         queue.push_back(completion);
     }
