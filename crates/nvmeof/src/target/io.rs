@@ -61,6 +61,9 @@ pub enum Ran {
     Pending(Pin<Box<dyn Future<Output = Outcome>>>),
 }
 
+/// Bytes of the longest list of ranges: 256 of them (NVMe NVM Command Set 1.0 §3.2.3).
+const MAX_DSM_BYTES: u32 = 256 * DsmRange::LEN as u32;
+
 impl Target {
     pub(super) fn begin_io(&mut self, key: ControllerKey, sqe: &Sqe, extra: &IoBuf) -> Result<Step, Failure> {
         let controller = self.controllers.get(&key).ok_or(Status::ABORTED_SQ_DELETION)?;
@@ -100,7 +103,10 @@ impl Target {
                 let deallocate = sqe.cdw11 & DSM_DEALLOCATE != 0;
                 let data = self.data(sqe, extra)?;
                 let job = IoJob::whole(IoKind::DatasetManagement(ranges, deallocate), namespace);
-                let len = u32::from(ranges) * DsmRange::LEN as u32;
+                let needed = u32::from(ranges) * DsmRange::LEN as u32;
+                // Linux always gives the whole page that 256 ranges take, however few it names.
+                let given = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                let len = if (needed..=MAX_DSM_BYTES).contains(&given) { given } else { needed };
                 Ok(Step::Run(exact(sqe, Direction::FromHost, len, data, JobKind::Io(job))?))
             }
             _ => Err(Status::INVALID_OPCODE.dnr().into()),

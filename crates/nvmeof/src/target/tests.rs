@@ -635,7 +635,12 @@ fn compare_and_deallocate() {
     let outside = [range(4, 1), range(65536, 1)].concat();
     assert_eq!(bench.done(io, dsm(2), &outside).status(), Status::LBA_OUT_OF_RANGE.dnr());
     bench.done(io, compare, &[3; 1024]).ok();
-    bench.done(io, dsm(1), &range(4, 1)).ok();
+    // As Linux sends it: one range in a page, all of which is transferred.
+    let mut page = range(4, 1).to_vec();
+    page.resize(4096, 0xff);
+    bench.done(io, Sqe { sgl: keyed(4096), ..dsm(1) }, &page).ok();
+    let too_long = Sqe { sgl: keyed(4112), ..dsm(1) };
+    assert_eq!(bench.done(io, too_long, &[0; 4112]).status(), Status::DATA_SGL_LENGTH_INVALID.dnr());
     let mut half = [3; 1024];
     half[..512].fill(0);
     bench.done(io, compare, &half).ok();
