@@ -1,6 +1,7 @@
 //! How a command fails: a text that says who, which step and which limit, and an exit code by blame.
 
 use std::fmt::Display;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use everywire_verbs::{CmError, CmErrorKind};
@@ -80,6 +81,13 @@ pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
         | CmErrorKind::Verbs(_)
         | CmErrorKind::Refused(_) => CliError::failed(text),
         _ => CliError::peer(text),
+    }
+}
+
+/// A remark for a person; nothing in a pipe.
+pub fn note(line: impl Display) {
+    if std::io::stderr().is_terminal() {
+        eprintln!("{line}");
     }
 }
 

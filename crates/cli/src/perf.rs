@@ -110,7 +110,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "rc")]
     transport: Service,
     /// Bytes of a message [default: 65536; 64 with --latency; one MTU on UD].
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = size)]
     size: Option<u32>,
     /// Messages in flight on each connection.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -155,6 +155,11 @@ pub struct Plan {
     depth: u32,
     connections: u32,
     duration: Duration,
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let bytes = everywire_block::parse_size(text).map_err(|e| e.to_string())?;
+    u32::try_from(bytes).map_err(|_| format!("{text} is more than {MAX_SIZE} bytes"))
 }
 
 /// The largest message measured.

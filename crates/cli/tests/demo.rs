@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Server, device, run};
 
 #[test]
@@ -33,4 +35,25 @@ fn an_address_that_is_taken_is_named() {
     let _other = Server::start(&["perf", "--listen", "--device", &device(1)]);
     let outcome = run(&["demo", "--device", &device(1)]).expect(1);
     assert!(outcome.stderr.contains("cannot open a device at"), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_target_does_not_outlive_a_demo_that_was_killed() {
+    let address = format!("{}:4791", common::ip(2));
+    let is_taken = || std::net::UdpSocket::bind(&address).is_err();
+    let until = |taken: bool| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while is_taken() != taken {
+            assert!(Instant::now() < deadline, "{address} taken: {}", !taken);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let mut demo = common::program(&["demo", "--device", &device(2), "--seconds", "30"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until(true);
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    until(false);
 }

@@ -131,3 +131,30 @@ fn a_typo_is_named_with_its_line() {
     let outcome = run(&["serve", "--nvme", "nqn.2026-11.example:disk"]).expect(2);
     assert!(outcome.stderr.contains("NQN=BACKEND"), "{}", outcome.stderr);
 }
+
+/// A host that is stopped (SIGSTOP) never confirms that its connections end.
+#[test]
+fn the_second_signal_stops_at_once() {
+    let mut server = serve(11, "ram:8MiB");
+    let (device, ip) = (device(12), ip(11));
+    let mut host = common::program(&["nvme", "bench", "--device", &device, &ip, "--seconds", "50"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // Long enough to connect, even on a busy machine; if not, the server has nothing to wait for and the test fails.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let stop = format!("kill -STOP {}", host.id());
+    assert!(std::process::Command::new("sh").args(["-c", &stop]).status().unwrap().success());
+    server.signal("TERM");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    server.signal("TERM");
+    let start = std::time::Instant::now();
+    let code = server.wait().code();
+    host.kill().unwrap();
+    host.wait().unwrap();
+    assert_eq!(code, Some(1));
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(4),
+        "the first signal's patience was waited for"
+    );
+}

@@ -7,7 +7,7 @@ use everywire_nvmeof::pdu::discovery::{
 use serde_json::{Value, json};
 
 use super::Target;
-use crate::error::{CliError, print};
+use crate::error::{CliError, note, print};
 
 /// Flags of `everywire nvme discover`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     for entry in &entries {
         print(line(entry))?;
     }
-    eprintln!("{} entries for {}", entries.len(), ground.identity.nqn);
+    note(format_args!("{} entries for {}", entries.len(), ground.identity.nqn));
     Ok(())
 }
 

@@ -112,7 +112,7 @@ async fn copy_in(ground: &Ground, namespace: &Namespace, args: &WriteArgs) -> Re
     }
     namespace.flush().await.map_err(nvme)?;
     drop(progress);
-    eprintln!("{done} bytes written to {} at {}, and flushed", ground.address, args.offset);
+    error::note(format_args!("{done} bytes written to {} at {}, and flushed", ground.address, args.offset));
     Ok(())
 }
 

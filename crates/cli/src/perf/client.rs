@@ -15,6 +15,7 @@ use super::latency::{self, PingPong};
 use super::report::{Measured, Report};
 use super::{Args, Operation, Plan, Service, throughput};
 use crate::error::{self, CliError};
+use crate::progress::Progress;
 use crate::second::SecondProcess;
 
 /// Memory that the messages in flight cycle through: enough to be real, little enough to stay in the cache as the baseline's.
@@ -92,7 +93,9 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
 fn product(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
     let host = args.device.open_for_peer(peer)?;
     let links = open(&host, plan, peer)?;
+    let progress = Progress::time("measuring", plan.duration);
     let measured = if plan.latency { latency::run(&links[0], plan) } else { throughput::run(&links, plan) };
+    drop(progress);
     let measured = match measured {
         Ok(sent) if datagram::counts_at_the_peer(plan) => delivered(&links, peer, sent),
         other => other,

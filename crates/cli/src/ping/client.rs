@@ -12,6 +12,10 @@ use crate::error::{self, CliError, print};
 /// Pings `peer`.
 pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
     let host = args.device.open_for_peer(peer)?;
+    if args.interval > 0 {
+        // Somebody has to answer the peer while this thread sleeps.
+        host.spawn_thread().map_err(CliError::failed)?;
+    }
     everywire_net::block_on(ping(args, host.device(), peer))
 }
 

@@ -1,3 +1,5 @@
+//! What a configuration may say, and what is said of mistakes in it.
+
 use super::*;
 
 fn from(text: &str) -> Result<Config, String> {
