@@ -343,3 +343,44 @@ fn refusals_name_their_reason() {
         assert!(text.contains("10.0.0.1:4421") && text.contains("connecting"), "{text}");
     });
 }
+
+/// Packets that one 4 KiB read takes on the wire: command, data, response, and few acknowledgements. A guard on what the
+/// speed of small I/O rests on.
+#[test]
+fn small_reads_take_few_packets() {
+    for depth in [1u64, 32] {
+        const READS: u64 = 2000;
+        let lab = Lab::new(9);
+        let sent = {
+            let (a, b) = (lab.world.device(lab.host), lab.world.device(lab.target_host));
+            move || [&a, &b].map(|device| device.counters().by_name("sent_pkts").expect("a counter"))
+        };
+        let counters = sent.clone();
+        let (before, after) = lab.run(move |host| async move {
+            let options = InitiatorOptions { queue_entries: 64, keep_alive: None, ..Default::default() };
+            let controller = host.connect(options).await;
+            let disk = controller.namespace(1).expect("a namespace");
+            let before = counters();
+            let tasks: Vec<_> = (0..depth)
+                .map(|task| {
+                    let disk = disk.clone();
+                    host.rt.spawn(async move {
+                        let buffer = disk.buffer(4096).expect("memory");
+                        for i in 0..READS / depth {
+                            disk.read_blocks((task * 100 + i) * 8, 8, &buffer, 0).await.expect("reads");
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.expect("ran");
+            }
+            (before, counters())
+        });
+        let per_read = |at: usize| (after[at] - before[at]) as f64 / (READS / depth * depth) as f64;
+        let (host, target) = (per_read(0), per_read(1));
+        println!("depth {depth}: {host:.2} packets a read from the host, {target:.2} from the target");
+        // Command and acknowledgement; data, response and acknowledgement.
+        assert!(host <= 2.05 && target <= 3.05, "{host} and {target}");
+    }
+}

@@ -112,7 +112,7 @@ impl Target {
                 NoController::Busy => Status::CONNECT_CONTROLLER_BUSY.into(),
             })?
         };
-        let key = ControllerKey(self.next_controller);
+        let key = ControllerKey::new(self.next_controller);
         self.next_controller += 1;
         if let Some(queue) = self.queues.get(&id) {
             let (peer, local) = (queue.origin.peer, queue.origin.local);
@@ -120,7 +120,10 @@ impl Target {
                 "{peer} -> {local}: host {host}, subsystem {nqn}, controller {cntlid}: association made"
             );
         }
+        let namespaces =
+            self.subsystems.get(&nqn).map(|subsystem| subsystem.namespaces.clone()).unwrap_or_default();
         let controller = Controller {
+            namespaces,
             subsystem: nqn,
             host,
             hostid: data.hostid,

@@ -10,6 +10,7 @@ use super::QueueId;
 use super::config::ERROR_LOG_ENTRIES;
 use super::events::Notice;
 use super::features::Features;
+use super::subsystem::Namespaces;
 use crate::Nqn;
 use crate::pdu::Status;
 use crate::pdu::log::ErrorEntry;
@@ -19,6 +20,8 @@ use crate::pdu::properties::{CC_EN, CC_SHN, CSTS_RDY, CSTS_SHST_COMPLETE};
 pub(super) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
 
 pub(super) struct Controller {
+    /// The subsystem's namespaces, as of their last change: I/O looks nowhere else.
+    pub(super) namespaces: Namespaces,
     pub(super) subsystem: Nqn,
     pub(super) host: Nqn,
     pub(super) hostid: [u8; 16],

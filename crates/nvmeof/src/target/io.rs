@@ -78,14 +78,13 @@ impl Target {
             return Err(status.dnr().into());
         }
         let write_through = !controller.features.write_cache;
-        let subsystem = self.subsystems.get(&controller.subsystem).ok_or(Status::INVALID_NAMESPACE.dnr())?;
         if opcode == IoOpcode::FLUSH && sqe.nsid == NSID_ALL {
-            let all = subsystem.namespaces.values().cloned().collect();
+            let all = controller.namespaces.values().cloned().collect();
             let job =
                 IoJob { kind: IoKind::Flush, namespaces: Targets::All(all), offset: 0, len: 0, fua: false };
             return no_data(sqe, job);
         }
-        let namespace = subsystem.namespaces.get(&sqe.nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?.clone();
+        let namespace = controller.namespaces.get(&sqe.nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?.clone();
         match opcode {
             IoOpcode::READ | IoOpcode::WRITE | IoOpcode::COMPARE => {
                 self.begin_transfer(opcode, namespace, sqe, extra, write_through)

@@ -1,6 +1,7 @@
 //! Changes while hosts are connected: subsystems, namespaces, hosts, listeners, shutdown.
 //! Each change that discovery shows moves the generation counter and tells discovery controllers.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use everywire_block::Backend;
@@ -43,7 +44,7 @@ impl Target {
 
     /// Removes a namespace and tells the subsystem's hosts. Commands that run complete.
     pub fn remove_namespace(&mut self, nqn: &Nqn, nsid: u32) -> Result<(), ConfigError> {
-        let removed = self.subsystem_mut(nqn)?.namespaces.remove(&nsid);
+        let removed = Rc::make_mut(&mut self.subsystem_mut(nqn)?.namespaces).remove(&nsid);
         removed.ok_or_else(|| ConfigError::NoNamespace { nqn: nqn.clone(), nsid })?;
         self.namespace_changed(nqn, nsid);
         Ok(())
@@ -131,8 +132,12 @@ impl Target {
     }
 
     fn namespace_changed(&mut self, nqn: &Nqn, nsid: u32) {
+        let Some(namespaces) = self.subsystems.get(nqn).map(|subsystem| subsystem.namespaces.clone()) else {
+            return;
+        };
         for key in self.sorted_controllers(|controller| controller.subsystem == *nqn) {
             if let Some(controller) = self.controllers.get_mut(&key) {
+                controller.namespaces = namespaces.clone();
                 // One over the maximum stands for "too many to list". NVMe Base 2.0 §5.16.1.5.
                 if controller.changed_namespaces.len() <= MAX_CHANGED {
                     controller.changed_namespaces.insert(nsid);

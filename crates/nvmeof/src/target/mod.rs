@@ -14,6 +14,7 @@ mod discovery;
 mod events;
 mod features;
 mod identify;
+mod ids;
 mod io;
 mod logs;
 mod manage;
@@ -34,19 +35,14 @@ pub use config::{ConfigError, Limits, Listener, NamespaceConfig, SubsystemConfig
 use controller::Controller;
 pub use events::{CloseReason, TargetEvent};
 use everywire_block::IoBuf;
+pub(crate) use ids::ControllerKey;
+pub(crate) use ids::IdMap;
+pub use ids::QueueId;
 pub use io::{IoJob, IoKind, Ran};
 pub use queue::QueueInfo;
 use queue::{Phase, Queue};
 use subsystem::Subsystem;
 pub use subsystem::{Namespace, NamespaceIds};
-
-/// A queue of an association, for as long as its connection lives. Never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueueId(u64);
-
-/// A controller, within the whole target. Never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ControllerKey(u64);
 
 /// What to do with a command.
 #[derive(Debug)]
@@ -126,8 +122,8 @@ pub struct Target {
     limits: Limits,
     subsystems: HashMap<Nqn, Subsystem>,
     listeners: HashMap<u16, Listener>,
-    controllers: HashMap<ControllerKey, Controller>,
-    queues: HashMap<QueueId, Queue>,
+    controllers: IdMap<ControllerKey, Controller>,
+    queues: IdMap<QueueId, Queue>,
     events: VecDeque<TargetEvent>,
     /// Discovery generation counter. Starts at 1: 0 reads as "no log yet" to some hosts.
     generation: u64,
@@ -143,8 +139,8 @@ impl Target {
             limits,
             subsystems: HashMap::new(),
             listeners: HashMap::new(),
-            controllers: HashMap::new(),
-            queues: HashMap::new(),
+            controllers: IdMap::default(),
+            queues: IdMap::default(),
             events: VecDeque::new(),
             generation: 1,
             next_queue: 1,
@@ -172,7 +168,7 @@ impl Target {
         if self.queues.len() >= self.limits.max_connections {
             return Err(CmStatus::NO_RESOURCES);
         }
-        let id = QueueId(self.next_queue);
+        let id = QueueId::new(self.next_queue);
         self.next_queue += 1;
         self.queues.insert(id, Queue::new(now, origin, request));
         Ok(id)

@@ -72,13 +72,16 @@ impl std::fmt::Debug for Namespace {
     }
 }
 
+/// Namespaces by identifier; a change makes a new map.
+pub(super) type Namespaces = Rc<BTreeMap<u32, Rc<Namespace>>>;
+
 pub(super) struct Subsystem {
     pub(super) nqn: Nqn,
     pub(super) serial: String,
     pub(super) model: String,
     pub(super) hosts: Option<BTreeSet<Nqn>>,
     ports: Option<Vec<u16>>,
-    pub(super) namespaces: BTreeMap<u32, Rc<Namespace>>,
+    pub(super) namespaces: Namespaces,
     pub(super) controllers: ControllerModel,
     cntlids: BTreeSet<u16>,
     next_cntlid: u16,
@@ -109,7 +112,7 @@ impl Subsystem {
             model: config.model.clone(),
             hosts: config.hosts.as_ref().map(|hosts| hosts.iter().cloned().collect()),
             ports: config.ports.clone(),
-            namespaces: BTreeMap::new(),
+            namespaces: Namespaces::default(),
             controllers: config.controllers.clone(),
             cntlids: BTreeSet::new(),
             next_cntlid: 1,
@@ -136,7 +139,7 @@ impl Subsystem {
             ids: NamespaceIds::derive(&self.nqn, nsid, config),
             stats: Stats::default(),
         };
-        self.namespaces.insert(nsid, Rc::new(namespace));
+        Rc::make_mut(&mut self.namespaces).insert(nsid, Rc::new(namespace));
         Ok(nsid)
     }
 

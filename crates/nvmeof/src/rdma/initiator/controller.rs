@@ -306,9 +306,9 @@ impl Inner {
             if let Either::Second(()) = select(rt.sleep(tick), self.changed.notified()).await {
                 continue;
             }
-            let now = rt.now();
-            let stuck = |since| now - since > self.options.io_timeout;
-            if association.io.iter().any(|queue| queue.oldest().is_some_and(stuck)) {
+            // All of them, so that each counts on. The last tick may have been almost over when the command was sent.
+            let oldest = association.io.iter().map(|queue| queue.tick()).max().unwrap_or(0);
+            if tick * oldest.saturating_sub(1) > self.options.io_timeout {
                 let why = format!("a command has no answer within {:?}", self.options.io_timeout);
                 association.abandon(&why);
                 return;

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use everywire_verbs::rt::{Notify, Permit, Rt, Semaphore};
 use everywire_verbs::{
@@ -49,7 +49,8 @@ struct Slot {
     /// Nobody waits any more.
     abandoned: bool,
     waker: Option<Waker>,
-    since: Option<Instant>,
+    /// The queue's tick when it was sent.
+    since: u32,
     /// Keeps the memory that the controller may still reach into.
     region: Option<MemoryRegion>,
     /// Given back when the slot is free again.
@@ -59,7 +60,6 @@ struct Slot {
 pub(super) struct HostQueue {
     pub(super) qid: u16,
     pub(super) who: Who,
-    rt: Rt,
     qp: Qp,
     cq: Cq,
     cm: Connection,
@@ -70,6 +70,8 @@ pub(super) struct HostQueue {
     permits: Semaphore,
     dead: RefCell<Option<String>>,
     closing: Cell<bool>,
+    /// Counts even intervals, to tell commands without an answer without reading a clock for each.
+    ticks: Cell<u32>,
     /// Told when the queue dies.
     trouble: Notify,
 }
@@ -149,7 +151,6 @@ impl HostQueue {
         let queue = Rc::new(Self {
             qid: open.qid,
             who,
-            rt: open.rt.clone(),
             qp: made.qp,
             cq: made.cq,
             cm,
@@ -160,6 +161,7 @@ impl HostQueue {
             permits: Semaphore::new(usize::from(open.entries) - 1),
             dead: RefCell::default(),
             closing: Cell::new(false),
+            ticks: Cell::new(0),
             trouble: open.trouble.clone(),
         });
         open.rt.spawn(queue.clone().completions());
@@ -188,7 +190,7 @@ impl HostQueue {
             *s = Slot {
                 generation: s.generation,
                 busy: true,
-                since: Some(self.rt.now()),
+                since: self.ticks.get(),
                 _permit: Some(permit),
                 ..Slot::default()
             };
@@ -323,14 +325,13 @@ impl HostQueue {
         self.fail("disconnected".to_owned());
     }
 
-    /// When the oldest outstanding command was sent.
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.slots
-            .borrow()
-            .iter()
-            .filter(|slot| slot.busy && slot.answer.is_none())
-            .filter_map(|slot| slot.since)
-            .min()
+    /// Called at even intervals; gives the number of them that the oldest outstanding command has seen.
+    pub(super) fn tick(&self) -> u32 {
+        let now = self.ticks.get().wrapping_add(1);
+        self.ticks.set(now);
+        let slots = self.slots.borrow();
+        let waiting = slots.iter().filter(|slot| slot.busy && slot.answer.is_none());
+        waiting.map(|slot| now.wrapping_sub(slot.since)).max().unwrap_or(0)
     }
 
     /// Whether the queue still works.

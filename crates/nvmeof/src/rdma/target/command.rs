@@ -62,8 +62,7 @@ impl Connection {
         self.parts.capsule_memory.load(at, &mut raw);
         let sqe = <Sqe as crate::pdu::Field>::get(&raw);
         let extra = IoBuf::new(self.parts.capsule_memory.clone(), at + Sqe::LEN, len as usize - Sqe::LEN);
-        let now = self.shared.rt.now();
-        let step = self.shared.target.borrow_mut().begin(now, self.id, &sqe, &extra);
+        let step = self.shared.target.borrow_mut().begin(self.now.get(), self.id, &sqe, &extra);
         self.shared.dispatch();
         if self.is_torn_down() {
             return;
@@ -198,8 +197,7 @@ impl Connection {
     /// Has the work done; the answer goes out in this turn if it is there in this turn.
     fn run(self: &Rc<Self>, slot: u32, buf: &IoBuf) {
         let Some(job) = self.with(slot, |s| s.job.take()) else { return };
-        let now = self.shared.rt.now();
-        let ran = self.shared.target.borrow_mut().run(now, self.id, &job, buf);
+        let ran = self.shared.target.borrow_mut().run(self.now.get(), self.id, &job, buf);
         self.with(slot, |s| {
             s.job = Some(job);
             s.phase = Phase::Running;

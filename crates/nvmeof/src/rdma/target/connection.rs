@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use everywire_block::{IoBuf, IoMemory};
 use everywire_verbs::rt::{Either, Notify, select};
@@ -76,6 +77,8 @@ pub(super) struct Connection {
     /// Buffers came back, or the end has come.
     pub(super) poke: Notify,
     torn_down: Cell<bool>,
+    /// The time when the batch being worked on was taken.
+    pub(super) now: Cell<Instant>,
 }
 
 impl Connection {
@@ -107,6 +110,7 @@ impl Connection {
             cm,
             poke: Notify::new(),
             torn_down: Cell::new(false),
+            now: Cell::new(shared.rt.now()),
         });
         if shared.stopping.get() {
             connection.tear_down(&"the target shuts down");
@@ -126,6 +130,7 @@ impl Connection {
                 self.tear_down(&error);
                 return;
             }
+            self.now.set(self.shared.rt.now());
             for completion in batch.drain(..) {
                 self.completed(&completion);
             }
@@ -149,6 +154,7 @@ impl Connection {
             match select(closed.as_mut(), poked).await {
                 Either::First(reason) => self.tear_down(&reason),
                 Either::Second(Either::First(())) => {
+                    self.now.set(self.shared.rt.now());
                     self.pump();
                     self.post();
                 }
