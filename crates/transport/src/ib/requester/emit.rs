@@ -149,8 +149,11 @@ impl Requester {
             return Step::Stop;
         }
         let mut packet = sh.packet(opcode, psn);
-        // IBTA §9.7.5.1.2: whoever needs an answer asks. The last packet of a message always does.
-        packet.bth.ack_req = sh.is_rc() && (last || self.unasked + 1 >= ACK_EVERY || budget.closes(units));
+        // IBTA §9.7.5.1.2: whoever needs an answer asks. The last packet of a message does, unless nobody waits for its
+        // completion and another message is queued behind it, whose own answer will cover it.
+        let waited_for = wqe.wr.signaled || sh.config.sq_sig_all || index + 1 == self.sq.len();
+        let asks = last && waited_for || self.unasked + 1 >= ACK_EVERY || budget.closes(units);
+        packet.bth.ack_req = sh.is_rc() && asks;
         packet.bth.solicited = last && wqe.wr.solicited && !matches!(wqe.wr.op, SendOp::Write { .. });
         if sh.ty() == QpType::Uc {
             packet.bth.opcode = Opcode(opcode.0 | UC_BIT);
