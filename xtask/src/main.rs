@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod interop;
+mod mutants;
 mod shell;
 mod soak;
 mod test;
@@ -19,6 +20,7 @@ cargo xtask CHORE
                       --write records today's sizes in xtask/ratchet.toml
   test                everything that can be checked on this machine, and what was left out and why
   interop [NAME…]     scenarios with the Linux kernel as peer, in QEMU (needs root); --list names them
+  mutants [NAME…]     breaks one check at a time in a copy of the tree; the simulator must notice
   soak [NAME…]        the long matrices; writes a dated report under docs/soak/
 ";
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         Some("test") => test::main(rest),
         Some("interop") => interop::main(rest),
         Some("soak") => soak::main(rest),
+        Some("mutants") => mutants::main(rest),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

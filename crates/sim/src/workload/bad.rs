@@ -5,7 +5,7 @@
 use everywire_verbs::{Access, LKey, RKey, RecvWr, Remote, SendOp, SendWr, Sge, WcStatus};
 
 use super::end::{Pending, Stream};
-use super::node::{Door, WORD_AT};
+use super::node::{Door, OPENINGS, Opening, WORD_AT};
 use super::ops::{Built, Kind};
 use super::random::pattern;
 use super::rig::{RECV_BIT, Rig};
@@ -27,6 +27,8 @@ enum Fault {
     RemoteDomain,
     /// A window or fast-register region that is shut.
     DeadKey,
+    /// A window that is open to another queue pair.
+    ForeignWindow,
     /// An atomic at an odd address.
     Misaligned,
     /// A segment with a key that is none.
@@ -49,12 +51,13 @@ enum Fault {
     RemoteInv,
 }
 
-const FAULTS: [Fault; 15] = [
+const FAULTS: [Fault; 16] = [
     Fault::UnknownRkey,
     Fault::RemoteBounds,
     Fault::RemoteRight,
     Fault::RemoteDomain,
     Fault::DeadKey,
+    Fault::ForeignWindow,
     Fault::Misaligned,
     Fault::UnknownLkey,
     Fault::LocalBounds,
@@ -114,7 +117,8 @@ impl Rig {
             | Fault::RemoteRight
             | Fault::RemoteDomain
             | Fault::DeadKey
-            | Fault::Misaligned => self.bad_remote(host, peer, fault),
+            | Fault::ForeignWindow
+            | Fault::Misaligned => self.bad_remote(index, side, fault),
             Fault::UnknownLkey | Fault::LocalBounds | Fault::ReadOnlySink | Fault::LocalDomain => {
                 self.bad_local(host, peer, fault)
             }
@@ -124,8 +128,9 @@ impl Rig {
         }
     }
 
-    fn bad_remote(&mut self, host: usize, peer: usize, fault: Fault) -> Result<Option<Built>, Violation> {
+    fn bad_remote(&mut self, index: usize, side: usize, fault: Fault) -> Result<Option<Built>, Violation> {
         let len = self.dice.between(1, 3000);
+        let [host, peer] = [side, 1 - side].map(|s| self.connections[index].ends[s].host);
         let node = &self.nodes[peer];
         let somewhere = node.main.remote(1000);
         let remote = match fault {
@@ -134,6 +139,15 @@ impl Rig {
             Fault::RemoteRight => node.locked.remote(0),
             Fault::RemoteDomain => node.foreign.remote(0),
             Fault::Misaligned => Remote { addr: node.main.remote(WORD_AT).addr + 4, ..somewhere },
+            Fault::ForeignWindow => {
+                let foreign = |o: &usize| {
+                    let opening = &node.openings[*o];
+                    let window = matches!(opening.door, Door::Window(_)) && opening.state == Opening::Open;
+                    window && opening.used_by != Some((index, 1 - side))
+                };
+                let Some(i) = (0..OPENINGS).find(foreign) else { return Ok(None) };
+                Remote { addr: node.openings[i].base, rkey: node.openings[i].key }
+            }
             _ => match node.dead_keys.last() {
                 Some(&rkey) => Remote { rkey, ..somewhere },
                 None => return Ok(None),
@@ -248,7 +262,7 @@ impl Rig {
             (Kind::LocalInv, SendOp::LocalInv(RKey(NO_KEY)))
         } else {
             let window = node.openings.iter().find_map(|o| match &o.door {
-                Door::Window(window) if o.state == super::node::Opening::Closed => Some(window),
+                Door::Window(window) if o.state == Opening::Closed => Some(window),
                 _ => None,
             })?;
             (Kind::BindMw, SendOp::BindMw(window.bind(&node.locked, 0, 100, Access::REMOTE_READ)))

@@ -22,6 +22,8 @@ pub const RECV_DEPTH: usize = 16;
 pub const INLINE: usize = 256;
 /// Segments of a work request.
 pub const SEGMENTS: usize = 4;
+/// Each attempt clears one stale connection away.
+const CONNECT_ATTEMPTS: usize = 4;
 /// Flushing may take this long; nothing of it waits for a peer.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
@@ -42,6 +44,15 @@ pub struct Connection {
 impl Rig {
     /// Makes connection `index`.
     pub fn connect(&mut self, index: usize) -> Result<Connection, Violation> {
+        for _ in 0..CONNECT_ATTEMPTS {
+            if let Some(connection) = self.try_to_connect(index)? {
+                return Ok(connection);
+            }
+        }
+        Err(violation!("connection {index} is stale again and again"))
+    }
+
+    fn try_to_connect(&mut self, index: usize) -> Result<Option<Connection>, Violation> {
         let plan = self.plan.connections[index];
         let ends = vec![self.new_end(&plan, index, 0)?, self.new_end(&plan, index, 1)?];
         let mut connection = Connection {
@@ -53,7 +64,8 @@ impl Rig {
         };
         match plan.setup {
             Setup::ByHand => self.connect_by_hand(&connection)?,
-            Setup::ConnectionManager => self.connect_by_manager(&mut connection, index)?,
+            Setup::ConnectionManager if self.connect_by_manager(&mut connection, index)? => {}
+            Setup::ConnectionManager => return Ok(None),
         }
         let attr = connection.ends[0].qp.query();
         connection.mtu = attr.path_mtu.map_or(connection.mtu, |mtu| mtu.bytes());
@@ -68,7 +80,7 @@ impl Rig {
             let [a, b] = [0, 1].map(|side| &connection.ends[side]);
             format!("connection {index} is {:?} of host {} to {:?} of host {}", a.qp, a.host, b.qp, b.host)
         });
-        Ok(connection)
+        Ok(Some(connection))
     }
 
     fn longest_message(&mut self, plan: &ConnectionPlan, side: usize) -> usize {

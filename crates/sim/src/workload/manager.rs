@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use everywire_verbs::{ConnParam, ConnectOptions, ListenOptions};
+use everywire_verbs::{ConnParam, ConnectOptions, ListenOptions, RejReason};
 
 use super::connection::Connection;
 use super::rig::Rig;
@@ -17,8 +17,13 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(120);
 const FIRST_PORT: u16 = 7000;
 
 impl Rig {
-    /// End 0 connects to end 1; both end up in RTS.
-    pub fn connect_by_manager(&mut self, connection: &mut Connection, index: usize) -> Result<(), Violation> {
+    /// End 0 connects to end 1; both end up in RTS. False when the peer still had a connection to a queue pair of the same
+    /// number, from before this host was restarted: it says so, forgets that one, and the attempt has to be made again.
+    pub fn connect_by_manager(
+        &mut self,
+        connection: &mut Connection,
+        index: usize,
+    ) -> Result<bool, Violation> {
         let [client, server] = [0, 1].map(|side| &connection.ends[side]);
         let address = SocketAddr::new(self.plan.ips[server.host], FIRST_PORT + index as u16);
         let listener = self.nodes[server.host]
@@ -44,12 +49,22 @@ impl Rig {
             .src(SocketAddr::new(self.plan.ips[client.host], 0))
             .param(param);
         let connecting = self.nodes[client.host].device.connect(options);
-        let both = async move { (connecting.await, accepted.await) };
+        let both = async move {
+            let ours = connecting.await;
+            if ours.is_err() {
+                accepted.abort();
+            }
+            (ours, accepted.await)
+        };
         let (ours, theirs) = self
             .world
             .block_on(CONNECT_LIMIT, both)
             .map_err(|e| violation!("connection {index} through the connection manager: {e}"))?;
-        let ours = ours.map_err(|e| violation!("connecting to {address}: {e}"))?;
+        let ours = match ours {
+            Err(e) if e.reject_reason() == Some(RejReason::StaleConnection) => return Ok(false),
+            Err(e) => return Err(violation!("connecting to {address}: {e}")),
+            Ok(ours) => ours,
+        };
         let (theirs, heard) = theirs
             .map_err(|e| violation!("the accepting task ended: {e}"))?
             .map_err(|e| violation!("accepting at {address}: {e}"))?;
@@ -61,6 +76,6 @@ impl Rig {
         }
         connection.ends[0].cm = Some(ours);
         connection.ends[1].cm = Some(theirs);
-        Ok(())
+        Ok(true)
     }
 }

@@ -1,0 +1,186 @@
+//! `cargo xtask mutants`: breaks one check at a time in a copy of the tree, and wants the simulator to notice.
+//!
+//! The list is crates/sim/mutants.toml. Each mutant is built and runs the workload's seeds until one fails or the seeds are through; one
+//! that survives is an error, for then nothing would notice the same mistake made in earnest. The copy lives under the target folder, and
+//! its build is kept from one mutant to the next.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::shell;
+
+/// Seeds that a mutant must survive to count as not noticed.
+const SEEDS: &str = "1000";
+/// A mutant may also make the simulation hang; then this ends it.
+const RUN_LIMIT: Duration = Duration::from_secs(900);
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+/// What of the workspace the simulator's build reads.
+const TREE: [&str; 6] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", "crates", "xtask"];
+
+#[derive(Deserialize)]
+struct List {
+    mutant: Vec<Mutant>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mutant {
+    name: String,
+    file: String,
+    find: String,
+    replace: String,
+    why: String,
+}
+
+/// `cargo xtask mutants [NAME…]`: all of them, or those named.
+pub fn main(args: &[String]) -> Result<(), String> {
+    let mutants = select(args)?;
+    let scratch = shell::target().join("mutants");
+    let tree = scratch.join("tree");
+    copy_tree(&tree)?;
+    let mut survivors = Vec::new();
+    for mutant in &mutants {
+        let started = Instant::now();
+        let verdict = try_one(mutant, &tree, &scratch)?;
+        let seconds = started.elapsed().as_secs();
+        match verdict {
+            Some(how) => println!("caught    {:<22} {seconds:>4} s  {how}", mutant.name),
+            None => {
+                println!("SURVIVED  {:<22} {seconds:>4} s  {}", mutant.name, mutant.why);
+                survivors.push(mutant.name.as_str());
+            }
+        }
+    }
+    println!("{} of {} caught", mutants.len() - survivors.len(), mutants.len());
+    if survivors.is_empty() { Ok(()) } else { Err(format!("nothing noticed: {}", survivors.join(", "))) }
+}
+
+fn select(names: &[String]) -> Result<Vec<Mutant>, String> {
+    let path = shell::root().join("crates/sim/mutants.toml");
+    let list: List = toml::from_str(&read(&path)?).map_err(|e| format!("{}: {e}", path.display()))?;
+    if let Some(unknown) = names.iter().find(|name| list.mutant.iter().all(|m| m.name != **name)) {
+        return Err(format!("{} has no mutant {unknown:?}", path.display()));
+    }
+    Ok(list.mutant.into_iter().filter(|m| names.is_empty() || names.contains(&m.name)).collect())
+}
+
+/// How the mutant was noticed; `None` if it was not.
+fn try_one(mutant: &Mutant, tree: &Path, scratch: &Path) -> Result<Option<String>, String> {
+    let path = tree.join(&mutant.file);
+    let original = read(&path)?;
+    let mutated = apply(mutant, &original)?;
+    write(&path, &mutated)?;
+    let verdict = build_and_run(mutant, tree, scratch);
+    write(&path, &original)?;
+    verdict
+}
+
+fn apply(mutant: &Mutant, text: &str) -> Result<String, String> {
+    match text.matches(&mutant.find).count() {
+        1 => Ok(text.replacen(&mutant.find, &mutant.replace, 1)),
+        n => Err(format!("mutant {}: its text occurs {n} times in {}, not once", mutant.name, mutant.file)),
+    }
+}
+
+fn build_and_run(mutant: &Mutant, tree: &Path, scratch: &Path) -> Result<Option<String>, String> {
+    let target = scratch.join("build");
+    let mut build = shell::cargo();
+    build
+        .args(["build", "--profile", "soak", "--package", "everywire-sim", "--example", "soak"])
+        .current_dir(tree)
+        .env("CARGO_TARGET_DIR", &target)
+        .env("RUSTFLAGS", "--cap-lints=allow");
+    let log = scratch.join(format!("{}.log", mutant.name));
+    let built = shell::run(&mut build, &log, BUILD_LIMIT)?;
+    if !built.ok() {
+        return Err(format!("mutant {} does not build:\n{}", mutant.name, built.tail(20)));
+    }
+    let mut run = std::process::Command::new(target.join("soak/examples/soak"));
+    run.args(["--any", "--count", SEEDS, "--jobs", "2"]);
+    let ran = shell::run(&mut run, &log, RUN_LIMIT)?;
+    let first = ran.output.lines().find(|line| line.contains("seed") || line.contains("panicked"));
+    match ran.code {
+        Some(0) => Ok(None),
+        Some(_) => Ok(Some(first.unwrap_or("failed").chars().take(140).collect())),
+        None => Ok(Some(format!("it hung: not through after {} s", RUN_LIMIT.as_secs()))),
+    }
+}
+
+/// Brings the copy up to date. Files that are the same are left alone, so that they are not built again.
+fn copy_tree(to: &Path) -> Result<(), String> {
+    let root = shell::root();
+    let mut wanted = Vec::new();
+    for name in TREE {
+        list(&root.join(name), &mut wanted)?;
+    }
+    for from in &wanted {
+        let inside = from.strip_prefix(&root).map_err(|e| e.to_string())?;
+        let copy = to.join(inside);
+        let bytes = fs::read(from).map_err(|e| format!("cannot read {}: {e}", from.display()))?;
+        if fs::read(&copy).is_ok_and(|old| old == bytes) {
+            continue;
+        }
+        make_folder(copy.parent().unwrap_or(to))?;
+        fs::write(&copy, bytes).map_err(|e| format!("cannot write {}: {e}", copy.display()))?;
+    }
+    // A file that the workspace no longer has must not be in the copy either.
+    let mut present = Vec::new();
+    list(to, &mut present)?;
+    for copy in present {
+        let inside = copy.strip_prefix(to).map_err(|e| e.to_string())?;
+        if !root.join(inside).exists() {
+            fs::remove_file(&copy).map_err(|e| format!("cannot remove {}: {e}", copy.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Every file under a path.
+fn list(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    if path.is_file() {
+        files.push(path.to_path_buf());
+        return Ok(());
+    }
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let entries = fs::read_dir(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    for entry in entries {
+        let entry = entry.map_err(|e| e.to_string())?;
+        if entry.file_name() != "target" || path.ends_with("src") {
+            list(&entry.path(), files)?;
+        }
+    }
+    Ok(())
+}
+
+fn make_folder(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|e| format!("cannot make {}: {e}", path.display()))
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_applies_and_changes_something() {
+        let all = select(&[]).unwrap();
+        assert!(all.len() >= 20);
+        for mutant in &all {
+            let text = read(&shell::root().join(&mutant.file)).unwrap();
+            assert_ne!(apply(mutant, &text).unwrap(), text, "{}", mutant.name);
+        }
+        assert!(select(&["no such mutant".into()]).is_err());
+    }
+}
