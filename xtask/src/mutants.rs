@@ -18,7 +18,8 @@ const SEEDS: &str = "1000";
 const RUN_LIMIT: Duration = Duration::from_secs(900);
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// What of the workspace the simulator's build reads.
-const TREE: [&str; 6] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", "crates", "xtask"];
+const TREE: [&str; 7] =
+    ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", "crates", "fuzz", "xtask"];
 
 #[derive(Deserialize)]
 struct List {

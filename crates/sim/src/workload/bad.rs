@@ -2,7 +2,9 @@
 //!
 //! Read IBTA vol. 1 §9.9.2 and §9.9.3 (requester and responder faults) and §11.6.2 (completion statuses).
 
-use everywire_verbs::{Access, LKey, RKey, RecvWr, Remote, SendOp, SendWr, Sge, WcStatus};
+use std::time::Duration;
+
+use everywire_verbs::{Access, LKey, QpAttr, QpState, RKey, RecvWr, Remote, SendOp, SendWr, Sge, WcStatus};
 
 use super::end::{Pending, Stream};
 use super::node::{Door, OPENINGS, Opening, WORD_AT};
@@ -12,7 +14,7 @@ use super::rig::{RECV_BIT, Rig};
 use super::slots::{Layout, Slot};
 use crate::checkers::Violation;
 use crate::checkers::delivery::Message;
-use crate::violation;
+use crate::{ensure, violation};
 
 /// Ways to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +74,8 @@ const FAULTS: [Fault; 16] = [
 
 /// A key that nobody has handed out, as far as chance allows.
 const NO_KEY: u32 = 0xdead_be01;
+/// A send queue that stops is flushed within this time: nothing of it waits for a peer.
+const STOP_LIMIT: Duration = Duration::from_millis(100);
 
 impl Rig {
     /// Posts a request that must fail, and a few good ones after it that must be flushed without effect.
@@ -79,8 +83,11 @@ impl Rig {
         let connection = &self.connections[index];
         let peer = &connection.ends[1 - side];
         let (peer_host, peer_node) = (peer.host, peer.node);
-        if !connection.plan.reliable || !self.is_live(peer_host, peer_node) {
+        if !self.is_live(peer_host, peer_node) {
             return Ok(());
+        }
+        if !connection.plan.reliable {
+            return self.stop_and_go(index, side);
         }
         let fault = *self.dice.pick(&FAULTS);
         let Some(built) = self.build_bad(index, side, fault)? else { return Ok(()) };
@@ -105,6 +112,39 @@ impl Rig {
         self.post(index, side, vec![built])?;
         self.post_batch(index, side)?;
         self.connections[index].broken = true;
+        Ok(())
+    }
+
+    /// A local fault stops the send queue of an unreliable end: what is behind it is flushed, receives go on, and the
+    /// program starts it again (IBTA §10.3.1.6, SQE).
+    fn stop_and_go(&mut self, index: usize, side: usize) -> Result<(), Violation> {
+        let [host, peer] = [side, 1 - side].map(|s| self.connections[index].ends[s].host);
+        let fault = *self.dice.pick(&[Fault::UnknownLkey, Fault::LocalBounds, Fault::LocalDomain]);
+        let Some(built) = self.bad_local(host, peer, fault)? else { return Ok(()) };
+        self.tally.bad += 1;
+        self.connections[index].ends[side].stopping = true;
+        self.post(index, side, vec![built])?;
+        self.post_batch(index, side)?;
+        let until = self.world.elapsed() + STOP_LIMIT;
+        while self.connections[index].ends[side].sends.owed() > 0 {
+            ensure!(self.world.elapsed() < until, "connection {index} end {side}: flushed too late in SQE");
+            self.tick(Duration::from_micros(10))?;
+            if self.connections[index].broken {
+                return Ok(()); // the peer was killed meanwhile
+            }
+        }
+        let end = &mut self.connections[index].ends[side];
+        ensure!(
+            end.qp.state() == QpState::Sqe,
+            "connection {index} end {side}: in {:?}, not SQE",
+            end.qp.state()
+        );
+        end.qp
+            .modify(&QpAttr::to(QpState::Rts))
+            .map_err(|e| violation!("connection {index} end {side} from SQE to RTS: {e}"))?;
+        let left = end.sends.restart();
+        ensure!(left.is_empty(), "connection {index} end {side}: {} requests left in SQE", left.len());
+        (end.stopping, end.rest_not_done) = (false, false);
         Ok(())
     }
 

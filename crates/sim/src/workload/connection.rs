@@ -72,7 +72,11 @@ impl Rig {
         for side in 0..2 {
             let end = &mut connection.ends[side];
             if plan.reliable {
-                end.excuse(Excuses { retry: self.plan.loses(), ..Excuses::default() });
+                end.excuse(Excuses {
+                    retry: self.plan.loses(),
+                    rnr: plan.rnr_retry < 7,
+                    ..Excuses::default()
+                });
             }
             self.owners.insert((end.host, end.qp.qpn().get()), Owner::End { connection: index, side });
         }
@@ -157,7 +161,7 @@ impl Rig {
             sq_psn: Some(psns[side]),
             timeout: reliable(plan.timeout),
             retry_cnt: reliable(7),
-            rnr_retry: reliable(7),
+            rnr_retry: reliable(plan.rnr_retry),
             max_rd_atomic: reliable(plan.rd_atomic),
             ..QpAttr::default()
         })
@@ -181,6 +185,10 @@ impl Rig {
             let end = &mut self.connections[index].ends[side];
             end.may_be_flushed();
             end.sends.excuses.retry = true;
+        }
+        let shared = self.connections[index].plan.shared;
+        if shared == [false; 2] && self.dice.chance(1, 6) {
+            return self.destroy(index, live);
         }
         for side in (0..2).filter(|&s| live[s]) {
             self.put_to_err(index, side)?;
@@ -265,6 +273,38 @@ impl Rig {
         Ok(())
     }
 
+    /// Destroys the queue pairs as they are, with requests outstanding: none of these completes any more (IBTA C10-19), and none of
+    /// their buffers is written to from then on.
+    fn destroy(&mut self, index: usize, live: [bool; 2]) -> Result<(), Violation> {
+        // The end of a connection made by the manager is a disconnection, which flushes.
+        for end in &mut self.connections[index].ends {
+            drop(end.cm.take());
+        }
+        self.poll()?;
+        let mut buffers = Vec::new();
+        for side in (0..2).filter(|&s| live[s]) {
+            let end = &mut self.connections[index].ends[side];
+            let (host, node) = (end.host, end.node);
+            buffers.extend(
+                std::mem::take(&mut end.recv_open).into_values().map(|l| (host, node, l.slot, false)),
+            );
+            let mut pending = std::mem::take(&mut end.pending);
+            for request in pending.values_mut() {
+                let sink = request.sink.take();
+                buffers.extend(sink.map(|slot| (host, node, slot, request.sink_is_lent)));
+                self.give_back_sources(host, request);
+            }
+            let end = &mut self.connections[index].ends[side];
+            end.unknown_messages += pending.values().filter(|p| p.message).count() as u64;
+            end.unknown.extend(pending.into_values());
+        }
+        self.close_accounts(index, live)?;
+        for (host, node, slot, lent) in buffers {
+            self.settle_sink(host, node, slot, Outcome::Unknown, lent)?;
+        }
+        Ok(())
+    }
+
     /// Destroys the queue pairs and settles everything that hung on them.
     fn close_accounts(&mut self, index: usize, live: [bool; 2]) -> Result<(), Violation> {
         let plan = self.connections[index].plan;
@@ -275,6 +315,10 @@ impl Rig {
             let (name, owner) = ((end.host, end.qp.qpn().get()), Owner::End { connection: index, side });
             if self.owners.get(&name) == Some(&owner) {
                 self.owners.remove(&name);
+            }
+            if live[side] && end.recvs.is_none() {
+                let seen = self.nodes[end.host].last_receive.remove(&name.1);
+                ensure!(seen, "connection {index} end {side}: no LAST_WQE_REACHED for {:?}", end.qp);
             }
             drop((end.cm.take(), end.qp));
             // A dead poster's requests may or may not have reached the peer.

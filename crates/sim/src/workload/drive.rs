@@ -100,8 +100,9 @@ impl Rig {
     }
 
     fn failed(&mut self, owner: Owner) {
-        if let Owner::End { connection, .. } = owner {
-            self.connections[connection].broken = true;
+        if let Owner::End { connection, side } = owner {
+            let connection = &mut self.connections[connection];
+            connection.broken |= !connection.ends[side].stopping;
         }
     }
 
@@ -140,6 +141,7 @@ impl Rig {
 
     fn send_not_done(&mut self, owner: Owner, pending: Pending) -> Result<(), Violation> {
         let end = self.end(owner)?;
+        end.unsent_messages += u64::from(pending.message);
         let (host, number) = (end.host, end.node);
         self.give_back_sources(host, &pending);
         if let Some(slot) = pending.sink {
@@ -169,6 +171,7 @@ impl Rig {
         end.unknown_messages += u64::from(pending.message);
         self.give_back_sources(host, &pending);
         pending.sources.clear();
+        pending.behind = None;
         // The request has ended: nothing may be written here any more, whatever was until now.
         if let Some(slot) = pending.sink.take() {
             self.settle_sink(host, number, slot, Outcome::Unknown, pending.sink_is_lent)?;
@@ -181,13 +184,16 @@ impl Rig {
         Ok(())
     }
 
-    fn give_back_sources(&mut self, host: usize, pending: &Pending) {
+    pub fn give_back_sources(&mut self, host: usize, pending: &Pending) {
         for &slot in &pending.sources {
             self.nodes[host].areas[0].give_back(slot);
         }
+        if let Some(place) = pending.behind {
+            self.left_own_opening(place);
+        }
     }
 
-    fn settle_sink(
+    pub fn settle_sink(
         &mut self,
         host: usize,
         node: u64,

@@ -46,6 +46,8 @@ pub enum KeyStep {
 pub struct Pending {
     /// Slots of the poster that nothing is written to.
     pub sources: Vec<Slot>,
+    /// The same, behind a fast-register key of the poster's own.
+    pub behind: Option<Place>,
     /// Where a READ or an atomic lands at the poster: a claim is open there.
     pub sink: Option<Slot>,
     /// The sink is also the source of a later request, which gives it back.
@@ -101,10 +103,14 @@ pub struct End {
     pub unknown: Vec<Pending>,
     /// Messages among them.
     pub unknown_messages: u64,
+    /// Messages that were flushed before they were sent.
+    pub unsent_messages: u64,
     /// A request failed in a way that tells that none after it was executed.
     pub rest_not_done: bool,
     /// Every send makes a completion.
     pub all_signaled: bool,
+    /// An unreliable end whose send queue is about to stop (SQE): its failures do not break the connection.
+    pub stopping: bool,
 }
 
 impl End {
@@ -137,8 +143,10 @@ impl End {
             },
             unknown: Vec::new(),
             unknown_messages: 0,
+            unsent_messages: 0,
             rest_not_done: false,
             all_signaled: false,
+            stopping: false,
         }
     }
 

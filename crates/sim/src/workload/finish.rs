@@ -112,7 +112,7 @@ impl Rig {
         for end in self.connections.iter().flat_map(|connection| &connection.ends) {
             if let Stream::Lossy(stream) = &end.out {
                 let totals = stream.totals();
-                (sent, delivered) = (sent + totals.0, delivered + totals.1);
+                (sent, delivered) = (sent + totals.0 - end.unsent_messages, delivered + totals.1);
             }
         }
         let count = |counter| self.nodes.iter().map(|node| node.device.counters().get(counter)).sum::<u64>();

@@ -36,6 +36,7 @@ impl Rig {
             responder_resources: plan.rd_atomic,
             initiator_depth: plan.rd_atomic,
             min_rnr_timer: plan.rnr_timer,
+            rnr_retry_count: plan.rnr_retry,
             ack_timeout: Some(plan.timeout),
             ..ConnParam::with_private_data(greeting)
         };

@@ -13,9 +13,11 @@ mod end;
 mod finish;
 mod manager;
 mod node;
+mod openings;
 mod ops;
 mod plan;
 mod random;
+mod receives;
 mod rig;
 mod slots;
 

@@ -3,13 +3,13 @@
 //! Nodes are numbered over the whole run, so that an effect on a host that has died since is not taken for one on its successor.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
 use everywire_verbs::{
-    Access, Arm, Completion, Cq, Device, FastRegMr, MemoryRegion, MemoryWindow, Pd, RKey, Remote, Srq,
-    SrqInit, VerbsError, WcStatus, WindowType,
+    Access, Arm, AsyncEvent, Completion, Cq, Device, FastRegMr, MemoryRegion, MemoryWindow, Pd, QpEvent,
+    RKey, Remote, Srq, SrqInit, VerbsError, WcStatus, WindowType,
 };
 
 use super::slots::{Layout, Slot, Slots};
@@ -92,6 +92,8 @@ pub struct OpeningSlot {
     pub used_by: Option<(usize, usize)>,
     /// Requests of peers under way through it.
     pub users: usize,
+    /// Requests of its owner whose payload is behind it.
+    pub own_users: usize,
 }
 
 /// A node.
@@ -130,6 +132,8 @@ pub struct Node {
     pub counter: Counter,
     /// The history of the word.
     pub word: AtomicWord,
+    /// Queue pairs for which the device said that the last receive of the shared queue is through.
+    pub last_receive: BTreeSet<u32>,
     /// Whether an event or a completion that asks for one came to the armed queue since it was armed.
     armed: bool,
 }
@@ -178,6 +182,7 @@ impl Node {
             shared_open: BTreeMap::new(),
             counter: Counter::new(format!("counter of {name}")),
             word: AtomicWord::new(format!("word of {name}"), 0),
+            last_receive: BTreeSet::new(),
             armed: false,
             pd,
         };
@@ -199,7 +204,7 @@ impl Node {
             let key = fast.key();
             (Door::Fast(fast), key)
         };
-        Ok(OpeningSlot { door, key, state: Opening::Closed, base: 0, used_by: None, users: 0 })
+        Ok(OpeningSlot { door, key, state: Opening::Closed, base: 0, used_by: None, users: 0, own_users: 0 })
     }
 
     /// Replaces the opening at `i` by a new object: the queue pair that used it is gone.
@@ -260,6 +265,11 @@ impl Node {
     /// Fetches everything from every queue, with the number of the queue. Checks that an event came to the armed one
     /// exactly when a completion came that deserves it.
     pub fn poll(&mut self, out: &mut Vec<(usize, Completion)>) -> Result<(), Violation> {
+        while let Some(event) = self.device.async_events().try_next() {
+            if let AsyncEvent::Qp { qpn, event: QpEvent::LastWqeReached } = event {
+                self.last_receive.insert(qpn.get());
+            }
+        }
         let mut batch = Vec::new();
         for index in 0..QUEUES {
             batch.clear();

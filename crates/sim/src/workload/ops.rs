@@ -1,12 +1,12 @@
 //! Requests that are bound to succeed: which operation, how long, from where to where; and the receives they take.
 
-use everywire_verbs::{Access, FastRegister, QpType, RKey, RecvWr, SendOp, SendWr, Sge};
+use everywire_verbs::{SendOp, SendWr, Sge};
 
-use super::connection::{INLINE, RECV_DEPTH, SEGMENTS, SEND_DEPTH};
-use super::end::{KeyStep, Pending, Place, Stream, Word};
-use super::node::{COUNTER_AT, Door, OPENINGS, Opening, REMOTE_ACCESS, SHARED_RECV, WORD_AT, opening_range};
+use super::connection::{INLINE, SEGMENTS, SEND_DEPTH};
+use super::end::{Pending, Place, Stream, Word};
+use super::node::{COUNTER_AT, Opening, WORD_AT};
 use super::random::pattern;
-use super::rig::{RECV_BIT, Rig};
+use super::rig::Rig;
 use super::slots::{Layout, Slot};
 use crate::checkers::Violation;
 use crate::checkers::atomics::AtomicKind;
@@ -46,9 +46,6 @@ pub enum Kind {
 /// How many kinds there are.
 pub const KINDS: usize = 12;
 
-/// Bytes of receives that an end has posted, about.
-const RECV_MEMORY: usize = 64 << 10;
-
 const ALL_KINDS: [Kind; KINDS] = [
     Kind::Send,
     Kind::SendImm,
@@ -77,6 +74,8 @@ pub struct Source {
     pub inline: Option<Vec<u8>>,
     /// Slots to give back when the request has ended.
     pub slots: Vec<Slot>,
+    /// The same, behind a fast-register key of the poster's own.
+    pub behind: Option<Place>,
 }
 
 impl Source {
@@ -208,14 +207,15 @@ impl Rig {
         if len <= INLINE && self.dice.chance(1, 3) {
             let payload = pattern(id, len);
             let inline = Some(payload.clone());
-            return Ok(Some(Source { payload, sges: Vec::new(), inline, slots: Vec::new() }));
+            return Ok(Some(Source { payload, sges: Vec::new(), inline, slots: Vec::new(), behind: None }));
         }
         let Some(slot) = self.nodes[host].areas[0].take(&mut self.dice, len, 1) else { return Ok(None) };
         let layout = Layout::new(&mut self.dice, slot, SEGMENTS);
         let bytes = pattern(id, len);
         self.nodes[host].write(slot, &bytes)?;
         let payload = layout.gather(&bytes, len);
-        Ok(Some(Source { payload, sges: self.sges(host, &layout), inline: None, slots: vec![slot] }))
+        let sges = self.sges(host, &layout);
+        Ok(Some(Source { payload, sges, inline: None, slots: vec![slot], behind: None }))
     }
 
     /// The segments of a layout.
@@ -224,7 +224,7 @@ impl Rig {
     }
 
     /// The flags that every request may have.
-    fn flags(&mut self, mut wr: SendWr) -> SendWr {
+    pub fn flags(&mut self, mut wr: SendWr) -> SendWr {
         wr.signaled = self.dice.chance(2, 3);
         wr.solicited = self.dice.chance(1, 3);
         wr.fence = self.dice.chance(1, 12);
@@ -238,7 +238,8 @@ impl Rig {
         // The peer's opening that this end may use, and takes away.
         let invalidate = match kind {
             Kind::SendInv => match self.peer_opening(index, side) {
-                Some((peer, i)) if self.nodes[peer].openings[i].state == Opening::Open => Some((peer, i)),
+                // Nothing orders it against what the peer itself does with the key.
+                Some((peer, i)) if self.nodes[peer].openings[i].own_users == 0 => Some((peer, i)),
                 _ => return Ok(None),
             },
             _ => None,
@@ -281,7 +282,13 @@ impl Rig {
         let (host, mtu) = (connection.ends[side].host, connection.mtu);
         let len = self.size(mtu);
         let id = self.id();
-        let Some(source) = self.source(host, len)? else { return Ok(None) };
+        let source = match self.source_behind_key(index, side, len)? {
+            Some(source) => source,
+            None => match self.source(host, len)? {
+                Some(source) => source,
+                None => return Ok(None),
+            },
+        };
         let Some((place, remote)) = self.target(index, side, len)? else {
             self.drop_source(host, &source);
             return Ok(None);
@@ -300,8 +307,13 @@ impl Rig {
             invalidate: None,
             solicited: wr.solicited,
         });
-        let pending =
-            Pending { sources: source.slots, writes: Some(place), message: is_imm, ..Pending::default() };
+        let pending = Pending {
+            sources: source.slots,
+            behind: source.behind,
+            writes: Some(place),
+            message: is_imm,
+            ..Pending::default()
+        };
         Ok(Some(Built { message, ..Built::new(kind, wr, pending) }))
     }
 
@@ -386,86 +398,6 @@ impl Rig {
         Ok(Some(Built { byte_len: Some(8), ..Built::new(kind, wr, pending) }))
     }
 
-    fn build_opening(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
-        let end = &self.connections[index].ends[side];
-        let (host, number) = (end.host, end.node);
-        let wants_window = kind == Kind::BindMw;
-        let fits = |i: &usize| {
-            let opening = &self.nodes[host].openings[*i];
-            opening.state == Opening::Closed && matches!(opening.door, Door::Window(_)) == wants_window
-        };
-        let choices: Vec<usize> = (0..OPENINGS).filter(fits).collect();
-        if choices.is_empty() || end.qp.ty() != QpType::Rc {
-            return Ok(None);
-        }
-        let i = *self.dice.pick(&choices);
-        let range = opening_range(i + 1);
-        let zero_based = self.dice.chance(1, 2);
-        let iova = 0x7000_0000_0000 + ((i as u64) << 32) + self.dice.below(4096) as u64;
-        let cut = self.dice.between(1, range.len - 1);
-        let node = &self.nodes[host];
-        let (op, key, base) = match &node.openings[i].door {
-            Door::Window(window) => {
-                let access = REMOTE_ACCESS | if zero_based { Access::ZERO_BASED } else { Access::empty() };
-                let bind = window.bind(&node.main, range.offset, range.len as u64, access);
-                let base = if zero_based { 0 } else { bind.addr };
-                (SendOp::BindMw(bind), bind.new_rkey, base)
-            }
-            Door::Fast(fast) => {
-                let split = range.offset + cut;
-                let pages: Vec<Sge> =
-                    vec![node.main.sge(range.offset..split), node.main.sge(split..range.offset + range.len)];
-                let reg: FastRegister = fast.registration(iova, pages, REMOTE_ACCESS | Access::LOCAL_WRITE);
-                let key = reg.new_key;
-                (SendOp::FastReg(reg), key, iova)
-            }
-        };
-        let id = self.id();
-        let wr = self.flags(SendWr::new(id, op));
-        let opening = &mut self.nodes[host].openings[i];
-        opening.state = Opening::Asked;
-        opening.base = base;
-        opening.used_by = Some((index, side));
-        let pending = Pending { key: Some((host, number, i, KeyStep::Open(key))), ..Pending::default() };
-        Ok(Some(Built::new(kind, wr, pending)))
-    }
-
-    fn build_local_inv(&mut self, index: usize, side: usize) -> Result<Option<Built>, Violation> {
-        let end = &self.connections[index].ends[side];
-        let (host, number) = (end.host, end.node);
-        let fits = |i: &usize| {
-            let opening = &self.nodes[host].openings[*i];
-            opening.state == Opening::Open && opening.users == 0 && opening.used_by == Some((index, side))
-        };
-        let choices: Vec<usize> = (0..OPENINGS).filter(fits).collect();
-        if choices.is_empty() {
-            return Ok(None);
-        }
-        let i = *self.dice.pick(&choices);
-        let opening = &mut self.nodes[host].openings[i];
-        opening.state = Opening::Closing;
-        let key: RKey = opening.key;
-        let id = self.id();
-        let wr = self.flags(SendWr::new(id, SendOp::LocalInv(key)));
-        let pending = Pending { key: Some((host, number, i, KeyStep::Shut)), ..Pending::default() };
-        Ok(Some(Built::new(Kind::LocalInv, wr, pending)))
-    }
-
-    /// An opening of the peer that this end may use.
-    fn peer_opening(&mut self, index: usize, side: usize) -> Option<(usize, usize)> {
-        let peer = &self.connections[index].ends[1 - side];
-        let (host, node) = (peer.host, peer.node);
-        if !self.is_live(host, node) {
-            return None;
-        }
-        let fits = |i: &usize| {
-            let opening = &self.nodes[host].openings[*i];
-            opening.state == Opening::Open && opening.used_by == Some((index, 1 - side))
-        };
-        let choices: Vec<usize> = (0..OPENINGS).filter(fits).collect();
-        if choices.is_empty() { None } else { Some((host, *self.dice.pick(&choices))) }
-    }
-
     /// A slot of the peer's, in the open or behind a key, and how to reach it.
     fn target(
         &mut self,
@@ -503,59 +435,8 @@ impl Rig {
         for &slot in &source.slots {
             self.nodes[host].areas[0].give_back(slot);
         }
-    }
-
-    /// Posts a receive to an end, or to the shared queue of its host; `exactly` as long as the message it is for, where that is known.
-    pub fn post_recv(&mut self, index: usize, side: usize, exactly: bool) -> Result<(), Violation> {
-        let connection = &self.connections[index];
-        let host = connection.ends[side].host;
-        let longest = connection.longest[side];
-        let Some(recvs) = &connection.ends[side].recvs else { return self.post_shared_recv(host) };
-        // Where the message is known that will take it, often exactly as long as that.
-        let known = match &connection.ends[1 - side].out {
-            Stream::Reliable(stream) => stream.nth(recvs.open()).map(|message| message.payload.len()),
-            Stream::Lossy(_) => None,
-        };
-        if recvs.open() >= RECV_DEPTH {
-            return Ok(());
+        if let Some(place) = source.behind {
+            self.left_own_opening(place);
         }
-        let len = match known {
-            Some(len) if exactly || self.dice.chance(2, 3) => len,
-            // Few long receives, so that memory is left for the rest.
-            _ if recvs.open() > RECV_MEMORY / longest => return Ok(()),
-            _ => longest + self.dice.below(3),
-        };
-        let Some((id, layout, wr)) = self.build_recv(host, len)? else { return Ok(()) };
-        let end = &mut self.connections[index].ends[side];
-        end.qp.post_recv(wr).map_err(|e| violation!("receive of connection {index} end {side}: {e}"))?;
-        if let Some(recvs) = &mut end.recvs {
-            recvs.posted(id);
-        }
-        end.recv_open.insert(id, layout);
-        Ok(())
-    }
-
-    /// Posts a receive to the shared queue of a host.
-    pub fn post_shared_recv(&mut self, host: usize) -> Result<(), Violation> {
-        if self.nodes[host].shared.open() >= super::node::SHARED_DEPTH as usize {
-            return Ok(());
-        }
-        let len = SHARED_RECV + self.dice.below(3);
-        let Some((id, layout, wr)) = self.build_recv(host, len)? else { return Ok(()) };
-        let node = &mut self.nodes[host];
-        node.srq.post_recv(wr).map_err(|e| violation!("shared receive of host {host}: {e}"))?;
-        node.shared.posted(id);
-        node.shared_open.insert(id, layout);
-        Ok(())
-    }
-
-    fn build_recv(&mut self, host: usize, len: usize) -> Result<Option<(u64, Layout, RecvWr)>, Violation> {
-        let Some(slot) = self.nodes[host].areas[0].take(&mut self.dice, len, 1) else { return Ok(None) };
-        let layout = Layout::new(&mut self.dice, slot, SEGMENTS);
-        let id = self.id() | RECV_BIT;
-        self.nodes[host].shadow.claim_scribble(slot.offset, slot.len)?;
-        self.tally.receives += 1;
-        let wr = RecvWr::new(id, self.sges(host, &layout));
-        Ok(Some((id, layout, wr)))
     }
 }

@@ -57,6 +57,8 @@ pub struct ConnectionPlan {
     pub timeout: u8,
     /// RNR timer code.
     pub rnr_timer: u8,
+    /// RNR retries; 7 has no end.
+    pub rnr_retry: u8,
     /// READs and atomics outstanding.
     pub rd_atomic: u8,
 }
@@ -181,6 +183,7 @@ fn connection(dice: &mut Dice, index: usize, hosts: usize, jumbo: bool) -> Conne
         selective: [dice.chance(3, 4), dice.chance(3, 4)],
         timeout: dice.between(8, 11) as u8,
         rnr_timer: dice.between(1, 12) as u8,
+        rnr_retry: if dice.chance(1, 8) { 6 } else { 7 },
         rd_atomic: *dice.pick(&[1, 2, 4, 16]),
     }
 }
