@@ -371,7 +371,7 @@ impl Script<'_> {
         bytes.extend(&qpn.get().to_be_bytes()[1..]);
         bytes.push(self.byte());
         bytes.extend(&psn.to_be_bytes()[1..]);
-        if self.byte() % 2 == 0 {
+        if self.byte().is_multiple_of(2) {
             // What a RETH or AtomicETH begins with, so that the key is right now and then.
             let remote = side.region.remote(usize::from(self.byte()) * 8);
             bytes.extend(remote.addr.to_be_bytes());
