@@ -336,7 +336,8 @@ impl Inner {
         if wanted == 0 || association.command("Set Features (events)", config, Data::None).await.is_err() {
             return;
         }
-        loop {
+        // After the shutdown was asked for, nvmet logs an error for every command but those of Fabrics.
+        while !self.stopping.get() {
             let event = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, 0);
             let Ok(cqe) = association.admin.submit(event, Data::None).await else { return };
             if !cqe.status().is_success() {
