@@ -53,7 +53,12 @@ const STEPS: &[Step] = &[
     ("build", || {
         check("build", shell::cargo().args(["build", "--quiet", "--release", "--package", "everywire-cli"]))
     }),
-    ("unit", || suite("unit", &["--workspace", "--lib", "--bins", "--tests"])),
+    ("unit", || {
+        let apart = ["--exclude", "everywire-sim", "--exclude", "everywire-fuzz"];
+        suite("unit", &[&["--workspace", "--lib", "--bins", "--tests"], &apart[..]].concat())
+    }),
+    ("simulation", || suite("simulation", &["--package", "everywire-sim", "--lib", "--tests"])),
+    ("fuzz", || suite("fuzz", &["--package", "everywire-fuzz", "--lib", "--tests"])),
     ("doctests", || suite("doctests", &["--workspace", "--doc"])),
     ("examples", examples),
     ("interop", interop::sample),

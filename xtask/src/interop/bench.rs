@@ -30,6 +30,9 @@ pub struct Bench {
 /// What a healthy nvme host may say above "info" when its target goes away and comes back.
 const RECONNECT_LINES: &[&str] = &["nvme nvme", "Buffer I/O error on dev nvme", "block nvme"];
 
+/// What a kernel under emulation says of a busy machine, whatever the case does.
+const SLOW_LINES: &[&str] = &["hrtimer: interrupt took", "clocksource:", "perf: interrupt took too long"];
+
 /// What soft-RoCE says of itself under loss, between two Linux kernels too: it goes back over a fast registration that it
 /// has already done, and takes the queue pair down.
 const LOSS_LINES: &[&str] = &["rxe_reg_fast_mr: mr->lkey"];
@@ -151,8 +154,11 @@ impl Bench {
                 .any(|level| l.split(':').nth(1).is_some_and(|field| field.trim() == *level))
         };
         let says = |known: &[&str], l: &str| known.iter().any(|k| l.contains(k));
-        let own =
-            |l: &str| (case.reconnects && says(RECONNECT_LINES, l)) || (case.lossy && says(LOSS_LINES, l));
+        let own = |l: &str| {
+            says(SLOW_LINES, l)
+                || (case.reconnects && says(RECONNECT_LINES, l))
+                || (case.lossy && says(LOSS_LINES, l))
+        };
         let bad = log.lines().filter(|l| says(NEVER, l) || (above_info(l) && !own(l)));
         Ok(bad.map(|l| format!("guest {}'s kernel log: {l}", guest.name)).collect())
     }

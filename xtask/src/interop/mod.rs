@@ -51,14 +51,17 @@ pub fn main(args: &[String]) -> Result<(), String> {
     if let Some(why) = cannot() {
         return Err(why);
     }
-    let built = shell::cargo().args(["build", "--release", "--package", "everywire-cli"]).status();
-    if !built.is_ok_and(|s| s.success()) {
-        return Err("the program does not build".into());
-    }
+    build_program()?;
     let reports = run(&select(args)?)?;
     let failed = reports.iter().filter(|r| r.failure.is_some()).count();
     println!("{} passed, {failed} failed, 0 skipped", reports.len() - failed);
     if failed == 0 { Ok(()) } else { Err(format!("logs are in {}", folder().display())) }
+}
+
+/// Builds the program under test.
+pub fn build_program() -> Result<(), String> {
+    let built = shell::cargo().args(["build", "--quiet", "--release", "--package", "everywire-cli"]).status();
+    if built.is_ok_and(|s| s.success()) { Ok(()) } else { Err("the program does not build".into()) }
 }
 
 /// The cases that `cargo xtask test` runs.
