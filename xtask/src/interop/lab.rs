@@ -47,6 +47,7 @@ pub struct Lab {
 impl Lab {
     /// Makes the namespace and the bridge; `image` is what `build-guest.sh` made.
     pub fn up(image: &Path, folder: &Path, mtu: u32) -> Result<Lab, String> {
+        remove_left_over();
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder.join("share/jobs")).map_err(|e| format!("{}: {e}", folder.display()))?;
         copy_scripts(&folder.join("share"))?;
@@ -86,8 +87,9 @@ impl Lab {
 
     /// A command that runs on the host's side of the bridge.
     pub fn host(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace]).arg(program);
+        // The death signal outlives exec: whatever ends the runner ends what it started.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "ip", "netns", "exec", &self.namespace]).arg(program);
         command
     }
 
@@ -159,6 +161,17 @@ impl Drop for Background {
     fn drop(&mut self) {
         shell::kill_group(&self.child);
         let _ = self.child.wait();
+    }
+}
+
+/// Deletes the namespaces of runners that were killed.
+fn remove_left_over() {
+    let Ok(namespaces) = fs::read_dir("/run/netns") else { return };
+    for name in namespaces.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let Some(owner) = name.strip_prefix("everywire-") else { continue };
+        if !Path::new("/proc").join(owner).exists() {
+            let _ = Command::new("ip").args(["netns", "del", &name]).output();
+        }
     }
 }
 

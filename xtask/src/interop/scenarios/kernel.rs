@@ -36,7 +36,7 @@ fn nvme(bench: &mut Bench) -> Result<(), String> {
         "nvme-patterns.sh $(cat /run/nvme-disk)",
         "nvme-zeroes.sh $(cat /run/nvme-disk)",
         "nvme-fio.sh $(cat /run/nvme-disk) 5",
-        "nvme-files.sh $(cat /run/nvme-disk)",
+        "nvme-files.sh $(cat /run/nvme-disk) /etc /usr/bin",
     ] {
         b.ok_within(&format!("bash /lab/{script}"), LIMIT)?;
     }
