@@ -328,11 +328,8 @@ impl Inner {
     /// Holds an asynchronous event request, and looks at the namespaces again when they change.
     async fn listen(self: Rc<Self>, association: Rc<Association>) {
         let wanted = association.id.oaes & features::AEC_NAMESPACE_ATTRIBUTE;
-        let config = Sqe {
-            cdw10: features::ASYNC_EVENT_CONFIG.into(),
-            cdw11: wanted,
-            ..Sqe::new(AdminOpcode::SET_FEATURES.0, 0)
-        };
+        let set = Sqe::new(AdminOpcode::SET_FEATURES.0, 0);
+        let config = Sqe { cdw10: features::ASYNC_EVENT_CONFIG.into(), cdw11: wanted, ..set };
         if wanted == 0 || association.command("Set Features (events)", config, Data::None).await.is_err() {
             return;
         }
