@@ -83,7 +83,7 @@ fn stream(read: bool, size: usize, depth: usize, run: Duration) -> (f64, f64, Ve
             }
         });
         let post = |n: u64| {
-            let offset = (n as usize * size) % (1 << 19);
+            let offset = (n as usize * size) % 65_536;
             let remote = b.mr.remote(offset);
             let op = if read { SendOp::Read { remote } } else { SendOp::Write { remote } };
             a.qp.post_send(SendWr::new(n, op).with_sges([a.mr.sge(offset..offset + size)])).expect("post");
@@ -156,8 +156,96 @@ fn ping(size: usize, run: Duration) -> Vec<f64> {
         stop.store(true, Ordering::Relaxed);
     });
     println!("  client {:?}", a.host.socket_counters());
+    println!("  client {:?}", a.host.device().counters());
     times.sort_by(f64::total_cmp);
     times
+}
+
+/// Round trips on one thread: what two spinning threads take, without their waiting. Beside it the same with bare sockets.
+fn solo_pong(count: u32) {
+    let (a, b) = (side("127.0.0.93"), side("127.0.0.94"));
+    connect(&a, &b);
+    for s in [&a, &b] {
+        for _ in 0..64 {
+            s.qp.post_recv(RecvWr::new(0, [s.mr.sge(..4096)])).expect("recv");
+        }
+    }
+    let mut done = Vec::new();
+    let begin = thread_time();
+    for _ in 0..count {
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            let wr = SendWr::new(1, SendOp::Send).with_sges([from.mr.sge(8192..8192 + 64)]);
+            from.qp.post_send(wr).expect("send");
+            from.qp.post_recv(RecvWr::new(0, [from.mr.sge(..4096)])).expect("recv");
+            // A queue with something in it is not driven: poll until it is empty, so that the message leaves.
+            while {
+                poll(&from.cq, &mut done);
+                !done.is_empty()
+            } {}
+            for turn in 1.. {
+                poll(&to.cq, &mut done);
+                if turn % 1024 == 0 {
+                    // Off the processor for so long that a timer fired: the sender has something to say first.
+                    poll(&from.cq, &mut Vec::new());
+                }
+                if done.iter().any(|d| d.opcode == WcOpcode::Recv) {
+                    break;
+                }
+            }
+        }
+    }
+    let ours = (thread_time() - begin) / f64::from(count);
+    println!("  {:?}", a.host.device().counters());
+    if std::env::var("NORAW").is_ok() {
+        println!("{ours:.2}");
+        return;
+    }
+    let bind = |address: &str| {
+        let socket = std::net::UdpSocket::bind((address, 4791)).expect("a socket");
+        socket.set_nonblocking(true).expect("non-blocking");
+        socket
+    };
+    let (a, b) = (bind("127.0.0.95"), bind("127.0.0.96"));
+    let mut bytes = [0; 2048];
+    let begin = thread_time();
+    for _ in 0..count {
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            from.send_to(&bytes[..80], to.local_addr().expect("bound")).expect("sent");
+            let _ = from.recv_from(&mut bytes);
+            to.recv_from(&mut bytes).expect("received");
+        }
+    }
+    let raw = (thread_time() - begin) / f64::from(count);
+    println!(
+        "a round trip takes {ours:.2} us of processor; with bare sockets {raw:.2}; ratio {:.2}",
+        ours / raw
+    );
+}
+
+/// Processor time of this thread, in microseconds.
+fn thread_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// What a poll in vain costs, beside the system call that it has to make.
+fn empty() {
+    let a = side("127.0.0.93");
+    let cpu = || thread_time() * 1e3;
+    let mut done = Vec::new();
+    let (begin, rounds) = (cpu(), 1_000_000);
+    for _ in 0..rounds {
+        poll(&a.cq, &mut done);
+    }
+    let ours = (cpu() - begin) / f64::from(rounds);
+    let socket = std::net::UdpSocket::bind("127.0.0.95:0").expect("a socket");
+    socket.set_nonblocking(true).expect("non-blocking");
+    let begin = cpu();
+    let mut bytes = [0; 2048];
+    for _ in 0..rounds {
+        let _ = socket.recv_from(&mut bytes);
+    }
+    println!("an empty poll: {ours:.0} ns; recvfrom alone: {:.0} ns", (cpu() - begin) / f64::from(rounds));
 }
 
 /// Both ends polled by one thread in turn: processor time a message, which other programs hardly disturb.
@@ -167,10 +255,7 @@ fn solo(what: &str, count: u64) {
     let size = if what == "solo-ping" { 64 } else { 65_536 };
     let size = if what == "solo-read" { 4096 } else { size };
     let (mut posted, mut finished, mut done) = (0, 0, Vec::new());
-    let cpu = || {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
-    };
+    let cpu = thread_time;
     let begin = cpu();
     let depth = if what == "solo-ping" { 1 } else { 16 };
     for _ in 0..64 {
@@ -206,6 +291,12 @@ fn at(times: &[f64], q: f64) -> f64 {
 fn main() {
     let what = std::env::args().nth(1).unwrap_or_else(|| "all".to_owned());
     let run = Duration::from_secs_f64(std::env::args().nth(2).map_or(1.0, |s| s.parse().expect("seconds")));
+    if what == "empty" {
+        return empty();
+    }
+    if what == "solo-pong" {
+        return solo_pong(std::env::args().nth(2).map_or(50_000, |n| n.parse().expect("a count")));
+    }
     if what.starts_with("solo") {
         return solo(&what, std::env::args().nth(2).map_or(20_000, |n| n.parse().expect("a count")));
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::c_int;
 
-/// Room for the control messages of one datagram: packet info (20 bytes in IPv6), TOS, TTL, GRO size and the overflow
+/// Room for the control messages of one datagram: TOS, TTL, GRO size and the overflow
 /// count, or a whole `sock_extended_err` with its offender. Each is padded to 8 bytes and has a 16-byte header.
 pub(crate) const CONTROL_LEN: usize = 256;
 
@@ -89,10 +89,6 @@ unsafe impl Pod for u32 {}
 unsafe impl Pod for c_int {}
 // SAFETY: a C structure of integers.
 unsafe impl Pod for libc::cmsghdr {}
-// SAFETY: a C structure of integers.
-unsafe impl Pod for libc::in_pktinfo {}
-// SAFETY: a C structure of integers.
-unsafe impl Pod for libc::in6_pktinfo {}
 // SAFETY: a C structure of integers.
 unsafe impl Pod for libc::sock_extended_err {}
 // SAFETY: C structures of integers.

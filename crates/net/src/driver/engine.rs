@@ -25,6 +25,9 @@ const MAX_DRAIN_BYTES: usize = 192 * 1024;
 /// How soon to try again when the kernel is out of buffers, or a neighbour is being asked for.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 
+/// Empty turns, of a few hundred nanoseconds, between two looks at the clock.
+const UNCLOCKED_TURNS: u32 = 8;
+
 /// What a turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Turn {
@@ -57,6 +60,10 @@ pub(crate) struct Engine {
     blocked_on: Option<u16>,
     /// Whether the port takes trains.
     trains: bool,
+    /// Empty turns since the clock was looked at.
+    unclocked: u32,
+    /// Turns of polling programs in a row that found nothing.
+    pub(crate) empty_turns: u64,
 }
 
 impl Engine {
@@ -85,6 +92,8 @@ impl Engine {
             more_to_send: false,
             blocked_on: None,
             trains,
+            unclocked: 0,
+            empty_turns: 0,
         })
     }
 
@@ -106,49 +115,48 @@ impl Engine {
     }
 
     /// One turn: what the program has queued goes out first, then a batch comes in, then what that made goes out.
-    pub(crate) fn turn(&mut self, queued: bool) -> Turn {
-        let Some(device) = self.device.clone() else { return Turn::default() };
+    ///
+    /// `comes_again`: the caller is a program that polls, and nobody sleeps. Then what a batch makes may go out with the
+    /// next turn, together with what the program is about to answer.
+    pub(crate) fn turn(&mut self, queued: bool, comes_again: bool) -> Turn {
+        let Some(device) = self.device.take() else { return Turn::default() };
         let mut progress = false;
         if queued || self.more_to_send || self.sent < self.filled {
-            progress |= self.exchange(&device, false);
+            progress |= self.exchange(&device, false, false);
         }
-        progress |= self.exchange(&device, true);
+        progress |= self.exchange(&device, true, comes_again);
+        self.device = Some(device);
         let more = self.more_to_send && self.sent == self.filled;
         Turn { progress, more: progress || more || !self.paths.is_empty() }
     }
 
     /// Feeds the device (with a received batch if `receive`) and sends what it gives; whether anything happened.
-    fn exchange(&mut self, device: &Device, receive: bool) -> bool {
+    ///
+    /// The time is taken once, after the batch is there. It never runs backwards, since the engine's lock is held.
+    fn exchange(&mut self, device: &Device, receive: bool, feed_only: bool) -> bool {
         let mut lost = 0;
-        let mut drive: Option<Drive<'_>> = None;
-        let mut now = Instant::now();
-        let mut received_any = false;
+        let mut fed: Option<(Drive<'_>, Instant)> = None;
         if receive {
-            let local = self.wire.local;
             self.wire.receive(&mut lost, &mut self.paths, |received| {
-                received_any = true;
-                let drive = drive.get_or_insert_with(|| {
-                    let drive = device.drive();
-                    now = Instant::now();
-                    drive
-                });
-                feed(drive, now, local, received);
+                let (drive, now) = fed.get_or_insert_with(|| (device.drive(), Instant::now()));
+                feed(drive, *now, received);
             });
+            if fed.is_none() && self.nothing_to_do() {
+                return false;
+            }
         }
+        let received = fed.is_some();
+        let now = fed.as_ref().map_or_else(Instant::now, |(_, now)| *now);
         let due = self.deadline().is_some_and(|deadline| deadline <= now);
         if due && self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             self.wire.housekeeping(now, &mut self.paths);
         }
-        let idle = drive.is_none() && receive && !due && self.paths.is_empty() && lost == 0;
+        let idle = receive && !received && !due && self.paths.is_empty() && lost == 0;
         if idle && !self.more_to_send && self.sent == self.filled {
             return false;
         }
-        let mut drive = drive.unwrap_or_else(|| {
-            let drive = device.drive();
-            now = Instant::now();
-            drive
-        });
+        let (mut drive, now) = fed.unwrap_or_else(|| (device.drive(), Instant::now()));
         if lost > 0 {
             drive.dropped(lost);
         }
@@ -158,11 +166,25 @@ impl Engine {
         if due {
             drive.handle_timeout(now);
         }
+        if feed_only && received {
+            self.more_to_send = true;
+            return true;
+        }
         self.drain(&mut drive, now);
         drop(drive);
         let sent = self.flush(now);
         self.obey(device);
-        received_any || due || sent
+        received || due || sent
+    }
+
+    /// Whether a turn that received nothing can end at once. The clock is looked at in every eighth of them only: asking
+    /// it takes as long as the rest.
+    fn nothing_to_do(&mut self) -> bool {
+        if self.more_to_send || self.sent < self.filled || !self.paths.is_empty() {
+            return false;
+        }
+        self.unclocked = (self.unclocked + 1) % UNCLOCKED_TURNS;
+        self.unclocked != 0 || self.deadline().is_none()
     }
 
     /// Fills transmits until there are no more, or enough for one send.
@@ -256,6 +278,7 @@ impl Engine {
     /// Nothing else to do: the moment for what can wait. True if that made work: no sleeping then.
     pub(crate) fn going_idle(&mut self) -> bool {
         self.wire.flush_capture();
+        self.unclocked = UNCLOCKED_TURNS - 1; // the next turn may follow a long sleep
         // A socket that only sends shows nothing but the errors that came back.
         let mut events = [NO_EVENT; 8];
         let now = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
@@ -272,8 +295,8 @@ const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
 #[inline]
-fn feed(drive: &mut Drive<'_>, now: Instant, local: IpAddr, received: &Received<'_>) {
-    let dst = received.dst.unwrap_or(local);
+fn feed(drive: &mut Drive<'_>, now: Instant, received: &Received<'_>) {
+    let dst = received.dst;
     for (index, bytes) in received.segments().enumerate() {
         let ip_id = received.ip_id.map(|first| first.wrapping_add(index as u16));
         let datagram =

@@ -7,7 +7,7 @@
 //! Nothing is missed: whoever is about to sleep says so first, then looks for work once more; whoever makes work notes it
 //! first, then looks whether somebody sleeps.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -48,8 +48,6 @@ pub(crate) struct Shared {
     base: Instant,
     /// Turns that polling programs have driven.
     inline_turns: AtomicU64,
-    /// How many of the last of them found nothing to do.
-    empty_turns: AtomicU32,
 }
 
 impl Shared {
@@ -63,7 +61,6 @@ impl Shared {
             wakes_at: AtomicU64::new(u64::MAX),
             base: Instant::now(),
             inline_turns: AtomicU64::new(0),
-            empty_turns: AtomicU32::new(0),
         }
     }
 
@@ -106,8 +103,13 @@ impl Shared {
 
     /// One turn of the engine.
     pub(crate) fn turn(&self, engine: &mut Engine) -> Turn {
-        let queued = self.queued.swap(false, Ordering::SeqCst);
-        engine.turn(queued)
+        engine.turn(self.take_queued(), false)
+    }
+
+    #[inline]
+    fn take_queued(&self) -> bool {
+        // Looked at first: a program that spins here mostly finds nothing.
+        self.queued.load(Ordering::SeqCst) && self.queued.swap(false, Ordering::SeqCst)
     }
 
     /// Whether the device has work.
@@ -197,11 +199,11 @@ impl Progress for Shared {
             return false;
         }
         let Some(mut engine) = self.try_lock() else { return false };
-        self.inline_turns.fetch_add(1, Ordering::Relaxed);
-        let turn = self.turn(&mut engine);
-        if self.asleep.load(Ordering::Relaxed) > 0
-            && let Some(deadline) = engine.deadline()
-        {
+        // Only the holder of the engine writes it.
+        self.inline_turns.store(self.inline_turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let sleepers = self.asleep.load(Ordering::SeqCst) > 0;
+        let turn = engine.turn(self.take_queued(), !sleepers);
+        if sleepers && let Some(deadline) = engine.deadline() {
             // This program may poll no more, and the sleeper would sleep past the new deadline.
             let at = self.since_base(deadline);
             if self.wakes_at.fetch_min(at, Ordering::Relaxed) > at {
@@ -209,15 +211,16 @@ impl Progress for Shared {
             }
         }
         if turn.progress {
-            self.empty_turns.store(0, Ordering::Relaxed);
+            engine.empty_turns = 0;
             return true;
         }
-        let empty = self.empty_turns.fetch_add(1, Ordering::Relaxed);
-        if empty % PATIENT_TURNS == PATIENT_TURNS - 1 {
+        engine.empty_turns += 1;
+        let patient = engine.empty_turns < PATIENT_TURNS;
+        if engine.empty_turns % PATIENT_TURNS == 0 {
             engine.going_idle();
         }
         drop(engine);
-        if empty >= PATIENT_TURNS {
+        if !patient {
             // It has polled in vain for a hundred microseconds: on a busy machine the peer may need the processor.
             std::thread::yield_now();
         }
@@ -226,7 +229,7 @@ impl Progress for Shared {
 }
 
 /// Empty inline turns in a row before a polling program gives its processor away now and then.
-const PATIENT_TURNS: u32 = 256;
+const PATIENT_TURNS: u64 = 256;
 
 /// How long to spin before sleeping: as long as that has lately caught what came, not at all where it has not.
 #[derive(Debug, Default)]

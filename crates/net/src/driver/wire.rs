@@ -36,11 +36,11 @@ impl Wire {
         paths: &mut Vec<PathEvent>,
         mut each: impl FnMut(&Received<'_>),
     ) -> bool {
-        let Wire { port, capture, local } = self;
+        let Wire { port, capture, .. } = self;
         match port {
             Port::Udp(port) => port.receive(lost, paths, |received| {
                 if let Some(capture) = capture {
-                    capture_received(capture, *local, &received);
+                    capture_received(capture, &received);
                 }
                 each(&received);
             }),
@@ -148,11 +148,11 @@ fn outgoing(item: &Transmit) -> Outgoing<'_> {
 }
 
 #[cold]
-fn capture_received(capture: &mut Capture, local: IpAddr, received: &Received<'_>) {
+fn capture_received(capture: &mut Capture, received: &Received<'_>) {
     for payload in received.segments() {
         capture.received(&capture::Datagram {
             src: received.src,
-            dst: (received.dst.unwrap_or(local), crate::udp::ROCE_V2_PORT).into(),
+            dst: (received.dst, crate::udp::ROCE_V2_PORT).into(),
             tos: received.tos,
             ttl: received.ttl,
             payload,

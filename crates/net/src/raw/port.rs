@@ -166,7 +166,7 @@ impl RawPort {
         let dropped = packet_drops(self.socket.as_fd());
         self.counters.receive_overflows += dropped;
         *lost += dropped;
-        count == self.recv.slots()
+        self.recv.was_full()
     }
 
     /// Sends `items` in order, as [`crate::udp::UdpPort::send`] does. Datagrams to a neighbour whose MAC address is not known
@@ -347,7 +347,7 @@ fn received<'a>(frame: &UdpFrame<'a>, segment: usize) -> Received<'a> {
     };
     Received {
         src: frame.src(),
-        dst: Some(frame.ip.dst()),
+        dst: frame.ip.dst(),
         tos: frame.ip.traffic_class(),
         ttl: frame.ip.hop_limit(),
         segment,

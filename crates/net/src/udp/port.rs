@@ -229,8 +229,8 @@ impl UdpPort {
                 Ok(count) => {
                     self.counters.recv_calls += 1;
                     self.counters.received_pieces += count as u64;
-                    more |= count == self.recv.slots();
-                    self.recv.for_each(lost, &mut each);
+                    more |= self.recv.was_full();
+                    self.recv.for_each(socket.local_addr().ip(), lost, &mut each);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => more = true,

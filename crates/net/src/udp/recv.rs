@@ -25,8 +25,8 @@ const UDP_GRO: i32 = 104;
 pub struct Received<'a> {
     /// Who sent it.
     pub src: SocketAddr,
-    /// The address that it was sent to; `None` if the kernel did not say.
-    pub dst: Option<IpAddr>,
+    /// The address that it was sent to.
+    pub dst: IpAddr,
     /// TOS or traffic class, ECN bits included.
     pub tos: u8,
     /// TTL or hop limit.
@@ -55,6 +55,9 @@ pub struct RecvBatch {
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
     filled: usize,
+    /// Pieces that the next call asks for.
+    asked: usize,
+    full: bool,
     /// Datagrams that were longer than a buffer, and so of no use.
     pub truncated: u64,
     /// The kernel's count of datagrams lost on a full receive buffer (SO_RXQ_OVFL), as last seen.
@@ -84,6 +87,8 @@ impl RecvBatch {
             vectors: vec![vector; slots].into_boxed_slice(),
             headers: vec![header; slots].into_boxed_slice(),
             filled: 0,
+            asked: 1,
+            full: false,
             truncated: 0,
             overflow: 0,
         };
@@ -94,6 +99,8 @@ impl RecvBatch {
     }
 
     /// Receives what is there, without waiting, and returns how many pieces there are; what was received before is gone.
+    ///
+    /// After a call that found little the next asks for little: a second look in vain costs a tenth of a microsecond.
     ///
     /// # Errors
     /// `WouldBlock` if nothing is there; a pending error of the socket (ECONNREFUSED and so on), whose cause is in its
@@ -106,19 +113,33 @@ impl RecvBatch {
         // SAFETY: every header points at a live name, vector, buffer and control space of the lengths it gives, all owned
         // by `self` and touched by nobody else during the call.
         let count = unsafe {
-            libc::recvmmsg(
-                fd.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                self.headers.len() as _,
-                libc::MSG_DONTWAIT as _,
-                ptr::null_mut(),
-            )
+            if self.asked == 1 {
+                let len = libc::recvmsg(fd.as_raw_fd(), &raw mut self.headers[0].msg_hdr, libc::MSG_DONTWAIT);
+                self.headers[0].msg_len = len.max(0) as u32;
+                if len < 0 { -1 } else { 1 }
+            } else {
+                libc::recvmmsg(
+                    fd.as_raw_fd(),
+                    self.headers.as_mut_ptr(),
+                    self.asked as _,
+                    libc::MSG_DONTWAIT as _,
+                    ptr::null_mut(),
+                )
+            }
         };
         if count < 0 {
+            self.asked = 1;
             return Err(io::Error::last_os_error());
         }
         self.filled = count as usize;
+        self.full = self.filled == self.asked;
+        self.asked = if self.full { self.headers.len().min(self.asked * 4) } else { self.filled.max(1) };
         Ok(self.filled)
+    }
+
+    /// Whether the last call received all that it asked for, so that there may be more.
+    pub fn was_full(&self) -> bool {
+        self.full
     }
 
     /// Makes a slot ready to receive.
@@ -137,15 +158,10 @@ impl RecvBatch {
         header.msg_flags = 0;
     }
 
-    /// How many pieces one call can receive.
-    pub fn slots(&self) -> usize {
-        self.headers.len()
-    }
-
     /// The pieces of the last [`RecvBatch::receive`]; what was cut short is counted and left out.
     ///
-    /// `lost` gets the datagrams that the kernel dropped on a full receive buffer since the last batch.
-    pub fn for_each(&mut self, lost: &mut u64, mut each: impl FnMut(Received<'_>)) {
+    /// `dst` is the address that the socket is bound to, and so what every one of them was sent to; `lost` gets the datagrams that the kernel dropped on a full receive buffer since the last batch.
+    pub fn for_each(&mut self, dst: IpAddr, lost: &mut u64, mut each: impl FnMut(Received<'_>)) {
         for slot in 0..self.filled {
             let header = &self.headers[slot];
             if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
@@ -154,7 +170,7 @@ impl RecvBatch {
             }
             let Some(src) = socket_addr(&self.names[slot]) else { continue };
             let bytes = &self.buffers[slot * MAX_TRAIN..][..(header.msg_len as usize).min(MAX_TRAIN)];
-            let mut received = Received { src, dst: None, tos: 0, ttl: 0, segment: 0, ip_id: None, bytes };
+            let mut received = Received { src, dst, tos: 0, ttl: 0, segment: 0, ip_id: None, bytes };
             for (level, kind, value) in self.controls[slot].messages(header.msg_hdr.msg_controllen) {
                 if (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) {
                     if let Some(total) = sockopt::read::<u32>(value) {
@@ -196,14 +212,6 @@ fn note(received: &mut Received<'_>, level: i32, kind: i32, value: &[u8]) {
         }
         (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
             received.ttl = sockopt::read::<i32>(value).unwrap_or(0) as u8;
-        }
-        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-            received.dst = sockopt::read::<libc::in_pktinfo>(value)
-                .map(|info| IpAddr::V4(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes())));
-        }
-        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-            received.dst = sockopt::read::<libc::in6_pktinfo>(value)
-                .map(|info| IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)));
         }
         _ => {}
     }

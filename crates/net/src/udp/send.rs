@@ -126,15 +126,16 @@ impl SendBatch {
         if count == 0 {
             return Ok(0);
         }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the first `count` headers point at live names, vectors, control space (owned by `self`) and payloads
         // (borrowed by the caller's iterator items); the kernel only reads them and writes msg_len.
         let sent = unsafe {
-            libc::sendmmsg(
-                fd.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                count as _,
-                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
-            )
+            if count == 1 {
+                let len = libc::sendmsg(fd.as_raw_fd(), &raw const self.headers[0].msg_hdr, flags);
+                if len < 0 { -1 } else { 1 }
+            } else {
+                libc::sendmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), count as _, flags as _)
+            }
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }

@@ -166,7 +166,6 @@ fn v4_options(fd: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set(fd, level, libc::IP_MULTICAST_TTL, c_int::from(DEFAULT_HOP_LIMIT))?;
     sockopt::set(fd, level, libc::IP_RECVTOS, 1 as c_int)?;
     sockopt::set(fd, level, libc::IP_RECVTTL, 1 as c_int)?;
-    sockopt::set(fd, level, libc::IP_PKTINFO, 1 as c_int)?;
     sockopt::set(fd, level, libc::IP_RECVERR, 1 as c_int)?;
     // Only groups that this very socket joined.
     sockopt::set(fd, level, libc::IP_MULTICAST_ALL, 0 as c_int)
@@ -179,7 +178,6 @@ fn v6_options(fd: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set(fd, level, libc::IPV6_MULTICAST_HOPS, c_int::from(DEFAULT_HOP_LIMIT))?;
     sockopt::set(fd, level, libc::IPV6_RECVTCLASS, 1 as c_int)?;
     sockopt::set(fd, level, libc::IPV6_RECVHOPLIMIT, 1 as c_int)?;
-    sockopt::set(fd, level, libc::IPV6_RECVPKTINFO, 1 as c_int)?;
     sockopt::set(fd, level, libc::IPV6_RECVERR, 1 as c_int)?;
     // Linux' RoCE writes flow label 0; by default the kernel would write a hash.
     sockopt::set(fd, level, IPV6_AUTOFLOWLABEL, 0 as c_int)?;

@@ -22,7 +22,7 @@ fn open(ip: IpAddr) -> UdpPort {
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     src: SocketAddr,
-    dst: Option<IpAddr>,
+    dst: IpAddr,
     tos: u8,
     ttl: u8,
     datagrams: Vec<Vec<u8>>,
@@ -61,7 +61,7 @@ fn a_datagram_keeps_its_addresses_and_header_fields() {
     let (seen, _) = receive(&mut b, 1);
     let want = Seen {
         src: SocketAddr::new(a.local_addr().ip(), port),
-        dst: Some(b.local_addr().ip()),
+        dst: b.local_addr().ip(),
         tos: 0x6a,
         ttl: 3,
         datagrams: vec![b"hello".to_vec()],
@@ -87,7 +87,7 @@ fn ipv6_too() {
     let train = Outgoing { segment: Some(1000), ..out };
     assert_eq!(a.send(&[out, train], &mut Vec::new()), 2);
     let (seen, _) = receive(&mut a, 4);
-    assert_eq!((seen[0].src.ip(), seen[0].dst, seen[0].tos, seen[0].ttl), (ip, Some(ip), 0x41, 9));
+    assert_eq!((seen[0].src.ip(), seen[0].dst, seen[0].tos, seen[0].ttl), (ip, ip, 0x41, 9));
     assert_eq!(seen[0].datagrams, [vec![5; 3000]]);
     assert_eq!(seen[1..].iter().flat_map(|s| &s.datagrams).collect::<Vec<_>>(), [&vec![5; 1000]; 3]);
 }
@@ -217,7 +217,7 @@ fn multicast_reaches_members_only() {
     a.send(&[out], &mut Vec::new());
     let (seen, _) = receive(&mut b, 1);
     assert_eq!(seen.len(), 1);
-    assert_eq!(seen[0].dst, Some(group));
+    assert_eq!(seen[0].dst, group);
     b.leave(group);
     assert!(b.fds().count() == 1 + b.source_ports().len());
 }
