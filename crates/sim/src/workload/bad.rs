@@ -7,7 +7,7 @@ use std::time::Duration;
 use everywire_verbs::{Access, LKey, QpAttr, QpState, RKey, RecvWr, Remote, SendOp, SendWr, Sge, WcStatus};
 
 use super::end::{Pending, Stream};
-use super::node::{Door, OPENINGS, Opening, WORD_AT};
+use super::node::{Door, OPENINGS, Opening, OpeningSlot, WORD_AT};
 use super::ops::{Built, Kind};
 use super::random::pattern;
 use super::rig::{RECV_BIT, Rig};
@@ -29,6 +29,8 @@ enum Fault {
     RemoteDomain,
     /// A window or fast-register region that is shut.
     DeadKey,
+    /// The key of an open window or fast-register region, with the low eight bits that it had before.
+    OldTag,
     /// A window that is open to another queue pair.
     ForeignWindow,
     /// An atomic at an odd address.
@@ -53,12 +55,13 @@ enum Fault {
     RemoteInv,
 }
 
-const FAULTS: [Fault; 16] = [
+const FAULTS: [Fault; 17] = [
     Fault::UnknownRkey,
     Fault::RemoteBounds,
     Fault::RemoteRight,
     Fault::RemoteDomain,
     Fault::DeadKey,
+    Fault::OldTag,
     Fault::ForeignWindow,
     Fault::Misaligned,
     Fault::UnknownLkey,
@@ -157,6 +160,7 @@ impl Rig {
             | Fault::RemoteRight
             | Fault::RemoteDomain
             | Fault::DeadKey
+            | Fault::OldTag
             | Fault::ForeignWindow
             | Fault::Misaligned => self.bad_remote(index, side, fault),
             Fault::UnknownLkey | Fault::LocalBounds | Fault::ReadOnlySink | Fault::LocalDomain => {
@@ -179,6 +183,13 @@ impl Rig {
             Fault::RemoteRight => node.locked.remote(0),
             Fault::RemoteDomain => node.foreign.remote(0),
             Fault::Misaligned => Remote { addr: node.main.remote(WORD_AT).addr + 4, ..somewhere },
+            Fault::OldTag => {
+                let mine =
+                    |o: &&OpeningSlot| o.state == Opening::Open && o.used_by == Some((index, 1 - side));
+                let Some(opening) = node.openings.iter().find(mine) else { return Ok(None) };
+                let before = (opening.key.0 & !0xff) | (opening.key.0.wrapping_sub(1) & 0xff);
+                Remote { addr: opening.base.next_multiple_of(8), rkey: RKey(before) }
+            }
             Fault::ForeignWindow => {
                 let foreign = |o: &usize| {
                     let opening = &node.openings[*o];

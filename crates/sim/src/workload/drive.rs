@@ -84,8 +84,9 @@ impl Rig {
             match how {
                 Ended::Success => self.send_succeeded(owner, pending)?,
                 Ended::Failed(status) => {
-                    // Only when nobody answered is it unknown how far the peer got.
-                    end.rest_not_done = status != WcStatus::RetryExcErr;
+                    // Where the peer was there and refused, it executed nothing after that. Where this end lost patience, the peer
+                    // may have got any way through what was already sent.
+                    end.rest_not_done = !matches!(status, WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr);
                     self.failed(owner);
                     self.send_unknown(owner, pending)?;
                 }

@@ -31,7 +31,7 @@ impl Rig {
         let len = match known {
             Some(len) if exactly || self.dice.chance(2, 3) => len,
             // Few long receives, so that memory is left for the rest.
-            _ if recvs.open() > RECV_MEMORY / longest => return Ok(()),
+            _ if recvs.open() >= RECV_MEMORY.div_ceil(longest) => return Ok(()),
             _ => longest + self.dice.below(3),
         };
         let Some((id, layout, wr)) = self.build_recv(host, len)? else { return Ok(()) };
@@ -46,7 +46,7 @@ impl Rig {
 
     /// Posts a receive to the shared queue of a host.
     pub fn post_shared_recv(&mut self, host: usize) -> Result<(), Violation> {
-        if self.nodes[host].shared.open() >= SHARED_DEPTH as usize {
+        if self.nodes[host].shared.open() >= SHARED_DEPTH as usize / 2 {
             return Ok(());
         }
         let len = SHARED_RECV + self.dice.below(3);
