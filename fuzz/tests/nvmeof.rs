@@ -55,13 +55,13 @@ target!(nvme_sqe, zeroes(64), |bytes| if let Ok(sqe) = Sqe::parse(bytes) {
     settles!(bytes, PropertyGet);
     settles!(bytes, PropertySet);
     let request = LogRequest::from_sqe(&sqe);
-    assert!(request.len >= 4 && request.len % 4 == 0);
+    assert!(request.len >= 4 && request.len.is_multiple_of(4));
 });
 target!(nvme_cqe, zeroes(16), |bytes| if let Ok(cqe) = Cqe::parse(bytes) {
     assert_eq!(cqe.emit(), bytes[..16]);
     assert!(!cqe.status().to_string().is_empty());
 });
-target!(nvme_connect_data, vec![connect_data().emit().to_vec()], |bytes| {
+target!(nvme_connect_data, [connect_data().emit().to_vec()], |bytes| {
     settles!(bytes, ConnectData);
     if let Ok(data) = ConnectData::parse(bytes)
         && let Ok(nqn) = Nqn::from_field(&data.subnqn)
@@ -69,20 +69,16 @@ target!(nvme_connect_data, vec![connect_data().emit().to_vec()], |bytes| {
         assert_eq!(Nqn::from_field(&nqn.to_field()), Ok(nqn));
     }
 });
-target!(
-    nvme_cm,
-    vec![CmRequest { hrqsize: 32, hsqsize: 31, ..Default::default() }.emit().to_vec()],
-    |bytes| {
-        if let Ok(request) = CmRequest::parse(bytes) {
-            assert_eq!(request.emit(), bytes[..32]);
-        }
-        if let Ok(accept) = CmAccept::parse(bytes) {
-            assert_eq!(accept.emit(), bytes[..32]);
-        }
-        let _ = CmReject::status(bytes);
-        let _ = CmRequest::check(bytes);
+target!(nvme_cm, [CmRequest { hrqsize: 32, hsqsize: 31, ..Default::default() }.emit().to_vec()], |bytes| {
+    if let Ok(request) = CmRequest::parse(bytes) {
+        assert_eq!(request.emit(), bytes[..32]);
     }
-);
+    if let Ok(accept) = CmAccept::parse(bytes) {
+        assert_eq!(accept.emit(), bytes[..32]);
+    }
+    let _ = CmReject::status(bytes);
+    let _ = CmRequest::check(bytes);
+});
 target!(nvme_identify, zeroes(4096), |bytes| {
     settles!(bytes, IdentifyController);
     settles!(bytes, IdentifyNamespace);
@@ -93,7 +89,7 @@ target!(nvme_identify, zeroes(4096), |bytes| {
         assert!(namespace.block_size().is_none_or(u32::is_power_of_two));
     }
 });
-target!(nvme_descriptors, vec![emit_descriptors(&[(2, &[1; 16]), (3, &[2; 16]), (4, &[0])])], |bytes| {
+target!(nvme_descriptors, [emit_descriptors(&[(2, &[1; 16]), (3, &[2; 16]), (4, &[0])])], |bytes| {
     let found = parse_descriptors(bytes);
     let total: usize = found.iter().map(|(_, value)| 4 + value.len()).sum();
     assert!(total <= bytes.len());
@@ -120,7 +116,7 @@ target!(nvme_discovery_log, logs(), |bytes| if let Ok((header, entries)) = disco
     }
 });
 
-target!(nvme_sgl, vec![[Sgl::last_segment(0, 32).0, keyed(512).0, keyed(512).0].concat()], |bytes| {
+target!(nvme_sgl, [[Sgl::last_segment(0, 32).0, keyed(512).0, keyed(512).0].concat()], |bytes| {
     if let Some((descriptor, extra)) = bytes.split_first_chunk::<16>() {
         let load = |at: usize, into: &mut [u8]| into.copy_from_slice(&extra[at..at + into.len()]);
         match DataPointer::resolve(&Sgl(*descriptor), extra.len(), 16, load) {
