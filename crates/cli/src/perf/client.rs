@@ -20,6 +20,8 @@ use crate::second::SecondProcess;
 
 /// Memory that the messages in flight cycle through: enough to be real, little enough to stay in the cache as the baseline's.
 const CYCLE_BYTES: usize = 1 << 20;
+/// SENDs of a ping-pong that may await an acknowledgement, which rides behind later answers.
+pub const UNACKNOWLEDGED: u32 = 64;
 /// READs and atomics in flight on a connection.
 const RD_ATOMIC: u8 = 16;
 
@@ -151,7 +153,8 @@ async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) ->
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     // Twice: a ping-pong's first half is written by the peer, its second half is sent.
     let buffer = pd.register((slots * slot_bytes + GRH_BYTES) * 2, access).map_err(CliError::failed)?;
-    let caps = QpCaps { max_send_wr: plan.depth + 1, max_recv_wr: 2, ..QpCaps::default() };
+    let caps =
+        QpCaps { max_send_wr: plan.depth.max(UNACKNOWLEDGED) + 1, max_recv_wr: 2, ..QpCaps::default() };
     let qp = match plan.service {
         Service::Ud => datagram::queue_pair(pd, cq, caps),
         _ => pd.create_qp(&QpInit { caps, ..QpInit::new(plan.service.qp_type(), cq) }),

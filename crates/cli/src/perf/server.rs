@@ -13,7 +13,7 @@ use everywire_verbs::{
     RecvWr, ResolveRequest, UdDest, WcStatus,
 };
 
-use super::client::slots;
+use super::client::{UNACKNOWLEDGED, slots};
 use super::datagram::{self, IDLE, headroom};
 use super::hello::{self, Hello};
 use super::latency::{PingPong, Turn};
@@ -203,7 +203,7 @@ impl End {
         let headroom = headroom(hello.service);
         let (slots, slot_bytes) = slots(hello.size, hello.depth);
         let buffer = pd.register((slots * slot_bytes + headroom) * 2, access).map_err(CliError::failed)?;
-        let caps = QpCaps { max_send_wr: 16, max_recv_wr: RECEIVES, ..QpCaps::default() };
+        let caps = QpCaps { max_send_wr: UNACKNOWLEDGED, max_recv_wr: RECEIVES, ..QpCaps::default() };
         let qp = match hello.service {
             Service::Ud => datagram::queue_pair(pd, &cq, caps).map_err(CliError::failed)?,
             _ => {
