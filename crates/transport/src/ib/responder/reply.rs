@@ -6,7 +6,7 @@
 //! burst a poll is all that leaves at once.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everywire_wire::{Aeth, AtomicAckEth, Opcode, Psn, RKey, Syndrome};
 
@@ -58,54 +58,6 @@ struct Ack {
     psn: Psn,
     /// It may wait until then for a packet to ride behind.
     due: Instant,
-    /// Messages that it stands for, and when the first of them came.
-    messages: u32,
-    since: Instant,
-}
-
-/// Most messages that one deferred acknowledgement stands for.
-const MAX_DEFERRED: u32 = 16;
-/// Longest that the first of them waits in a fast exchange of messages.
-const MAX_DEFERRAL: Duration = Duration::from_micros(100);
-/// Rides taken without another thought after a ride that was passed on in vain; doubles each time up to the second.
-const CAREFUL: (u32, u32) = (8, 65_536);
-
-/// Whether a ride is worth taking. In a fast exchange of messages the next ride comes before the acknowledgement is due,
-/// and a packet that does not leave costs neither side anything; but a peer that waits for the acknowledgement itself
-/// before it sends again must not be kept waiting, so a ride that was passed on in vain makes the next ones be taken.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rides {
-    last: Option<Instant>,
-    /// The pending acknowledgement has let a ride pass.
-    passed: bool,
-    /// The same, since the last message came.
-    passed_now: bool,
-    /// Rides to take before one may be passed on again.
-    careful: u32,
-    backoff: u32,
-}
-
-impl Rides {
-    /// A ride is there: whether `ack` passes on it.
-    fn pass(&mut self, ack: &Ack, now: Instant) -> bool {
-        let again = self.last.is_some_and(|last| now + now.saturating_duration_since(last) < ack.due);
-        self.last = Some(now);
-        let pass = again && self.careful == 0 && ack.messages < MAX_DEFERRED;
-        self.careful = self.careful.saturating_sub(1);
-        self.passed |= pass;
-        self.passed_now |= pass;
-        pass
-    }
-
-    /// The acknowledgement leaves, `alone` if no ride came in time.
-    fn left(&mut self, alone: bool) {
-        if self.passed {
-            // A later ride was taken: whoever sends does not wait for acknowledgements.
-            self.backoff = if alone { (self.backoff * 2).clamp(CAREFUL.0, CAREFUL.1) } else { 0 };
-            self.careful = self.backoff;
-        }
-        (self.passed, self.passed_now) = (false, false);
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,8 +74,7 @@ pub(super) struct Replies {
     nak: Option<Nak>,
     /// The NAK that ended the connection, for repetition.
     refusal: Option<Nak>,
-    rides: Rides,
-    /// Nothing waits for a ride any more.
+    /// Message sequence number for ACKs and NAKs.
     hurried: bool,
 }
 
@@ -171,21 +122,14 @@ impl Replies {
     /// Owes an ACK for everything up to `psn`. `may_ride`: it may wait a moment for a packet to ride behind, if it is
     /// the only one.
     pub(super) fn acknowledge<E: QpEnv>(&mut self, env: &mut E, psn: Psn, now: Instant, may_ride: bool) {
-        let messages = self.ack.map_or(0, |ack| ack.messages) + 1;
-        let since = self.ack.map_or(now, |ack| ack.since);
         let due = match self.ack {
             None if may_ride && !self.hurried => {
                 env.count(Counter::AckDeferred, 1);
                 now + ACK_DELAY
             }
-            // A ride came between the two messages, and so will one after this.
-            Some(ack) if may_ride && self.rides.passed_now && messages < MAX_DEFERRED => {
-                ack.due.max((now + ACK_DELAY).min(since + MAX_DEFERRAL))
-            }
             _ => now,
         };
-        self.rides.passed_now = false;
-        self.ack = Some(Ack { psn, due, messages, since });
+        self.ack = Some(Ack { psn, due });
     }
 
     /// Owes a NAK; it stands for a pending ACK as well. `fatal`: nothing is answered after it.
@@ -273,8 +217,9 @@ impl Replies {
         let (psn, syndrome) = match (self.nak, self.ack) {
             (Some(nak), _) => (nak.psn, nak.syndrome),
             // IBTA §9.7.5.1.1: no end-to-end credits are kept, which code 31 says.
-            (None, Some(ack)) if self.hurried || ack.due <= now => (ack.psn, Syndrome::ACK_NO_CREDITS),
-            (None, Some(ack)) if riding && !self.rides.pass(&ack, now) => (ack.psn, Syndrome::ACK_NO_CREDITS),
+            (None, Some(ack)) if riding || self.hurried || ack.due <= now => {
+                (ack.psn, Syndrome::ACK_NO_CREDITS)
+            }
             _ => return,
         };
         let mut packet = sh.packet(Opcode::RC_ACK, psn);
@@ -282,7 +227,6 @@ impl Replies {
         let pushed: Result<(), std::convert::Infallible> = burst.push(&sh.path, &packet, 0, |_| Ok(()));
         debug_assert!(pushed.is_ok());
         (self.nak, self.ack) = (None, None);
-        self.rides.left(!riding);
         env.count(Counter::SentPkts, 1);
     }
 }
