@@ -23,6 +23,9 @@ const GRH_LEN: usize = 40;
 /// CRC-32 of eight bytes of ones, which begin every RoCE ICRC.
 const CRC_OF_EIGHT_ONES: u32 = 0x2144_df1c;
 
+/// Bytes of ones that a sum from a zero register begins with.
+const ONES: usize = 4;
+
 /// The byte of the BTH with FECN, BECN and reserved bits.
 const BTH_MASKED_BYTE: usize = 4;
 
@@ -59,25 +62,51 @@ pub struct IcrcV6 {
 /// The ICRC of a RoCE v2 packet over IPv4; `bth_to_pad` is the UDP payload without its last four bytes.
 #[inline]
 pub fn icrc_v4(net: &IcrcV4, bth_to_pad: &[u8]) -> u32 {
-    let mut hasher = IcrcHasher::v4(net, bth_to_pad.len());
-    hasher.update(bth_to_pad);
-    hasher.finish()
+    icrc(&masked_v4(net, bth_to_pad.len()), bth_to_pad)
 }
 
 /// The ICRC of a RoCE v2 packet over IPv6; `bth_to_pad` is the UDP payload without its last four bytes.
 #[inline]
 pub fn icrc_v6(net: &IcrcV6, bth_to_pad: &[u8]) -> u32 {
-    let mut hasher = IcrcHasher::v6(net, bth_to_pad.len());
-    hasher.update(bth_to_pad);
-    hasher.finish()
+    icrc(&masked_v6(net, bth_to_pad.len()), bth_to_pad)
 }
 
 /// The ICRC of a RoCE v1 packet; `bth_to_pad` is what follows the GRH, without the last four bytes.
 #[inline]
 pub fn icrc_grh(grh: &[u8; GRH_LEN], bth_to_pad: &[u8]) -> u32 {
-    let mut hasher = IcrcHasher::grh(grh);
+    icrc(&masked_grh(grh), bth_to_pad)
+}
+
+#[inline]
+fn icrc<const N: usize>(masked_headers: &[u8; N], bth_to_pad: &[u8]) -> u32 {
+    if let Some(icrc) = icrc_of_short(masked_headers, bth_to_pad) {
+        return icrc;
+    }
+    let mut hasher = IcrcHasher::begin(masked_headers);
     hasher.update(bth_to_pad);
     hasher.finish()
+}
+
+/// Everything that a short packet's ICRC covers, in one piece with zeros before it, so that the vector instructions take it
+/// in one go: zeros leave a zero register as it is. `None` if it is longer.
+#[inline]
+fn icrc_of_short<const N: usize>(masked_headers: &[u8; N], bth_to_pad: &[u8]) -> Option<u32> {
+    const ROOM: usize = 2 * SHORT;
+    // A register of ones turns the first four of the eight bytes of ones into zeros, which need not be there.
+    let len = ONES + N + bth_to_pad.len();
+    if len > ROOM || bth_to_pad.len() < Bth::LEN {
+        return None;
+    }
+    let mut covered = [0; ROOM];
+    let at = ROOM - len;
+    covered[at..at + ONES].fill(0xff);
+    covered[at + ONES..at + ONES + N].copy_from_slice(masked_headers);
+    covered[at + ONES + N..].copy_from_slice(bth_to_pad);
+    covered[at + ONES + N + BTH_MASKED_BYTE] = 0xff;
+    let from = if len <= SHORT { ROOM - SHORT } else { 0 };
+    let mut hasher = crc32fast::Hasher::new_with_initial(!0);
+    hasher.update(&covered[from..]);
+    Some(hasher.finalize())
 }
 
 /// An ICRC in the making: give it the bytes from the BTH to the pad, in as many pieces as is convenient, so that copying
@@ -93,41 +122,19 @@ impl IcrcHasher {
     /// For RoCE v2 over IPv4. `payload_len` counts from the BTH to the end of the pad, without the ICRC.
     #[inline]
     pub fn v4(net: &IcrcV4, payload_len: usize) -> IcrcHasher {
-        let udp_len = (UDP_LEN + payload_len + ICRC_LEN) as u16;
-        let [len0, len1] = (udp_len.wrapping_add(IPV4_LEN as u16)).to_be_bytes();
-        let ([id0, id1], [f0, f1]) = (net.id.to_be_bytes(), net.flags_frag.to_be_bytes());
-        let mut prefix = [0; IPV4_LEN + UDP_LEN];
-        // TOS, TTL and header checksum as ones.
-        prefix[..12].copy_from_slice(&[0x45, 0xff, len0, len1, id0, id1, f0, f1, 0xff, 17, 0xff, 0xff]);
-        prefix[12..16].copy_from_slice(&net.src.octets());
-        prefix[16..20].copy_from_slice(&net.dst.octets());
-        prefix[20..28].copy_from_slice(&masked_udp(net.src_port, udp_len));
-        IcrcHasher::begin(&prefix)
+        IcrcHasher::begin(&masked_v4(net, payload_len))
     }
 
     /// For RoCE v2 over IPv6. `payload_len` counts from the BTH to the end of the pad, without the ICRC.
     #[inline]
     pub fn v6(net: &IcrcV6, payload_len: usize) -> IcrcHasher {
-        let udp_len = (UDP_LEN + payload_len + ICRC_LEN) as u16;
-        let [len0, len1] = udp_len.to_be_bytes();
-        let mut prefix = [0; IPV6_LEN + UDP_LEN];
-        // Traffic class, flow label and hop limit as ones.
-        prefix[..8].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff, len0, len1, 17, 0xff]);
-        prefix[8..24].copy_from_slice(&net.src.octets());
-        prefix[24..40].copy_from_slice(&net.dst.octets());
-        prefix[40..48].copy_from_slice(&masked_udp(net.src_port, udp_len));
-        IcrcHasher::begin(&prefix)
+        IcrcHasher::begin(&masked_v6(net, payload_len))
     }
 
     /// For RoCE v1: the Global Routing Header as it stands on the wire.
     #[inline]
     pub fn grh(grh: &[u8; GRH_LEN]) -> IcrcHasher {
-        let mut prefix = *grh;
-        // Traffic class, flow label and hop limit as ones.
-        prefix[0] |= 0x0f;
-        prefix[1..4].fill(0xff);
-        prefix[7] = 0xff;
-        IcrcHasher::begin(&prefix)
+        IcrcHasher::begin(&masked_grh(grh))
     }
 
     #[inline]
@@ -164,7 +171,7 @@ impl IcrcHasher {
     }
 }
 
-/// Below this, crc32fast goes byte by byte where it could take eight; above, it has vector instructions.
+/// Below this, crc32fast goes byte by byte where it could take eight; from here on it has vector instructions.
 const SHORT: usize = 128;
 
 /// Continues a finished CRC-32 over more bytes.
@@ -176,6 +183,43 @@ fn crc32(crc: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(crc);
     hasher.update(bytes);
     hasher.finalize()
+}
+
+/// IPv4 and UDP headers with TOS, TTL and the checksums as ones.
+#[inline]
+fn masked_v4(net: &IcrcV4, payload_len: usize) -> [u8; IPV4_LEN + UDP_LEN] {
+    let udp_len = (UDP_LEN + payload_len + ICRC_LEN) as u16;
+    let [len0, len1] = (udp_len.wrapping_add(IPV4_LEN as u16)).to_be_bytes();
+    let ([id0, id1], [f0, f1]) = (net.id.to_be_bytes(), net.flags_frag.to_be_bytes());
+    let mut prefix = [0; IPV4_LEN + UDP_LEN];
+    prefix[..12].copy_from_slice(&[0x45, 0xff, len0, len1, id0, id1, f0, f1, 0xff, 17, 0xff, 0xff]);
+    prefix[12..16].copy_from_slice(&net.src.octets());
+    prefix[16..20].copy_from_slice(&net.dst.octets());
+    prefix[20..28].copy_from_slice(&masked_udp(net.src_port, udp_len));
+    prefix
+}
+
+/// IPv6 and UDP headers with traffic class, flow label, hop limit and checksum as ones.
+#[inline]
+fn masked_v6(net: &IcrcV6, payload_len: usize) -> [u8; IPV6_LEN + UDP_LEN] {
+    let udp_len = (UDP_LEN + payload_len + ICRC_LEN) as u16;
+    let [len0, len1] = udp_len.to_be_bytes();
+    let mut prefix = [0; IPV6_LEN + UDP_LEN];
+    prefix[..8].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff, len0, len1, 17, 0xff]);
+    prefix[8..24].copy_from_slice(&net.src.octets());
+    prefix[24..40].copy_from_slice(&net.dst.octets());
+    prefix[40..48].copy_from_slice(&masked_udp(net.src_port, udp_len));
+    prefix
+}
+
+/// A Global Routing Header with traffic class, flow label and hop limit as ones.
+#[inline]
+fn masked_grh(grh: &[u8; GRH_LEN]) -> [u8; GRH_LEN] {
+    let mut prefix = *grh;
+    prefix[0] |= 0x0f;
+    prefix[1..4].fill(0xff);
+    prefix[7] = 0xff;
+    prefix
 }
 
 #[inline]
