@@ -92,7 +92,8 @@ impl Host {
         }
         let device = Device::new(config);
         self.kick = Arc::new(Kick(AtomicBool::new(true)));
-        device.install_progress(self.kick.clone());
+        let installed = device.install_progress(self.kick.clone());
+        debug_assert!(installed, "the device is new");
         self.device = Some(device);
     }
 

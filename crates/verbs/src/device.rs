@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use everywire_transport::ib::wr::MAX_MESSAGE;
@@ -57,7 +57,16 @@ pub struct Device(Arc<Shared>);
 pub(crate) struct Shared {
     config: Arc<DeviceConfig>,
     state: Mutex<State>,
-    progress: RwLock<Option<Arc<dyn Progress>>>,
+    /// Set once, so that the paths that look at it for every message make no atomic operation for it.
+    progress: OnceLock<Arc<dyn Progress>>,
+}
+
+impl Shared {
+    fn kick(&self) {
+        if let Some(progress) = self.progress.get() {
+            progress.kick();
+        }
+    }
 }
 
 impl Device {
@@ -65,7 +74,7 @@ impl Device {
     pub fn new(config: DeviceConfig) -> Device {
         let config = Arc::new(settle_config(config));
         let state = Mutex::new(State::new(config.clone()));
-        Device(Arc::new(Shared { config, state, progress: RwLock::new(None) }))
+        Device(Arc::new(Shared { config, state, progress: OnceLock::new() }))
     }
 
     /// Locks the device for its driver: see [`Drive`].
@@ -73,12 +82,17 @@ impl Device {
         Drive::new(self.locked(true))
     }
 
-    /// Installs what wakes the driver, in the place of what was installed before. Work that is waiting kicks it at once.
-    pub fn install_progress(&self, progress: Arc<dyn Progress>) {
-        *self.0.progress.write().unwrap_or_else(PoisonError::into_inner) = Some(progress.clone());
-        if self.lock().kicked {
-            progress.kick();
+    /// Installs what wakes the driver; work that is waiting kicks it at once. A device has one for its life: false, and
+    /// nothing changes, if there is one.
+    #[must_use]
+    pub fn install_progress(&self, progress: Arc<dyn Progress>) -> bool {
+        if self.0.progress.set(progress).is_err() {
+            return false;
         }
+        if self.lock().kicked {
+            self.0.kick();
+        }
+        true
     }
 
     /// Its name.
@@ -158,8 +172,7 @@ impl Device {
 
     /// Runs the driver on this thread if it can be. True if it ran.
     pub(crate) fn drive_inline(&self) -> bool {
-        let progress = self.0.progress.read().unwrap_or_else(PoisonError::into_inner).clone();
-        progress.is_some_and(|progress| progress.drive_inline())
+        self.0.progress.get().is_some_and(|progress| progress.drive_inline())
     }
 
     /// Locks the device for a program's call.
@@ -236,10 +249,7 @@ impl Drop for Locked<'_> {
             drop(trash);
         }
         if kick {
-            let progress = self.shared.progress.read().unwrap_or_else(PoisonError::into_inner).clone();
-            if let Some(progress) = progress {
-                progress.kick();
-            }
+            self.shared.kick();
         }
     }
 }

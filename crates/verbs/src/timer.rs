@@ -43,6 +43,9 @@ impl Timers {
             self.slots.resize(index + 1, Slot { deadline: None, at: NOWHERE });
         }
         let place = &mut self.slots[index];
+        if place.deadline == deadline {
+            return; // most calls: a message more does not move a timer that runs
+        }
         place.deadline = deadline;
         let Some(due) = deadline else { return };
         if place.at == NOWHERE {

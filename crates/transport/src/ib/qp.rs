@@ -18,6 +18,7 @@ use super::post::{check_send, check_sges};
 use super::qp_state::{ModifyError, StateEvent, check_modify, next_state};
 use super::requester::Requester;
 use super::responder::{Responder, complete_error};
+use super::retry::earlier;
 use super::shared::Shared;
 use super::wr::{PostError, RecvWr, SendWr, WcStatus};
 
@@ -311,7 +312,7 @@ impl Qp {
 
     /// When to call [`Qp::handle_timeout`] and then [`Qp::poll_transmit`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.requester.poll_timeout(), self.responder.poll_timeout()].into_iter().flatten().min()
+        earlier(self.requester.poll_timeout(), self.responder.poll_timeout())
     }
 
     /// Time has passed.

@@ -19,7 +19,7 @@ use everywire_wire::Psn;
 
 use super::attr::QpType;
 use super::env::{Counter, QpEnv};
-use super::retry::{Retry, Verdict};
+use super::retry::{Retry, Verdict, earlier};
 use super::shared::Shared;
 use super::wr::{MAX_MESSAGE, SendOp, SendWr, WcStatus};
 use crate::congestion::window::PACKET_OVERHEAD;
@@ -228,7 +228,7 @@ impl Requester {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        [self.retry.next(), self.blocked_until].into_iter().flatten().min()
+        earlier(self.retry.next(), self.blocked_until)
     }
 
     pub(super) fn is_drained(&self) -> bool {

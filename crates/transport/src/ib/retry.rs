@@ -36,6 +36,15 @@ pub fn ack_timeout(exponent: u8) -> Option<Duration> {
     (exponent != 0).then_some(exact.max(MIN_ACK_TIMEOUT))
 }
 
+/// The earlier of two times, where there are any.
+#[inline]
+pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// What to do after a setback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -193,7 +202,7 @@ impl Retry {
 
     /// The earliest of the timers.
     pub(super) fn next(&self) -> Option<Instant> {
-        [self.deadline, self.early, self.rnr_until].into_iter().flatten().min()
+        earlier(earlier(self.deadline, self.early), self.rnr_until)
     }
 
     /// Back to the start, keeping the configuration.

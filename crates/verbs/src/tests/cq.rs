@@ -336,7 +336,7 @@ fn polling_an_empty_queue_drives_inline_and_a_full_one_does_not() {
     let device = device();
     let cq = device.create_cq(4).unwrap();
     let inline = Arc::new(Inline(Default::default(), Default::default()));
-    device.install_progress(inline.clone());
+    assert!(device.install_progress(inline.clone()));
     assert_eq!(ids(&cq, 1), [0u64; 0]);
     assert_eq!(inline.0.load(Ordering::SeqCst), 1);
     *inline.1.lock().unwrap() = Some(cq.clone());

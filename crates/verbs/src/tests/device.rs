@@ -273,7 +273,7 @@ fn the_driver_is_kicked_once_until_it_comes() {
     let device = &net.devices[0];
     drop(device.drive());
     let kicks = Arc::new(Kicks::default());
-    device.install_progress(kicks.clone());
+    assert!(device.install_progress(kicks.clone()));
     let count = || kicks.0.load(Ordering::SeqCst);
     assert_eq!(count(), 0, "nothing to do yet");
     let send = |n| a.qp.post_send(SendWr::new(n, SendOp::Send).with_sges([a.mr.sge(0..8)])).unwrap();
@@ -291,8 +291,11 @@ fn the_driver_is_kicked_once_until_it_comes() {
     assert_eq!(count(), 3);
     a.qp.post_recv(RecvWr::new(1, [])).unwrap();
     assert_eq!(count(), 3);
+    assert!(!device.install_progress(Arc::new(Kicks::default())), "a device has one for its life");
     let late = Arc::new(Kicks::default());
-    device.install_progress(late.clone());
+    let (net, a, _b) = connected(QpType::Rc);
+    a.qp.post_send(SendWr::new(1, SendOp::Send).with_sges([a.mr.sge(0..8)])).unwrap();
+    assert!(net.devices[0].install_progress(late.clone()));
     assert_eq!(late.0.load(Ordering::SeqCst), 1, "work that waits kicks a new driver at once");
 }
 

@@ -171,7 +171,7 @@ fn threads_share_a_device_and_its_driver() {
     let line = Mutex::new(Line { devices: devices.clone(), transmit: Transmit::default() });
     let cable = Arc::new(Cable { bed: Bed::default(), line, end: AtomicBool::new(false) });
     for device in &devices {
-        device.install_progress(Arc::new(Wires(cable.clone())));
+        assert!(device.install_progress(Arc::new(Wires(cable.clone()))));
     }
     let driver = {
         let cable = cable.clone();

@@ -74,7 +74,7 @@ pub(super) struct Replies {
     nak: Option<Nak>,
     /// The NAK that ended the connection, for repetition.
     refusal: Option<Nak>,
-    /// Message sequence number for ACKs and NAKs.
+    /// Nothing waits for a ride any more.
     hurried: bool,
 }
 
@@ -201,7 +201,10 @@ impl Replies {
         Ok(())
     }
 
-    /// The pending NAK or ACK, if it is due (or `riding` behind request packets) and all answers before it are out.
+    /// The pending NAK or ACK, if it is due (or rides behind request packets) and all answers before it are out.
+    ///
+    /// It rides behind two packets and more. A single one leaves alone, since a train of two arrives later than it would
+    /// (docs/performance.md); the ACK is the next burst then, as it is where a shorter packet has ended the train.
     pub(super) fn transmit_ack<E: QpEnv>(
         &mut self,
         sh: &Shared,
@@ -210,8 +213,14 @@ impl Replies {
         burst: &mut Burst,
         msn: u32,
     ) {
-        let riding = !burst.is_empty();
-        if !self.queue.is_empty() || !burst.admits(Opcode::RC_ACK.header_len(), 0) {
+        if !self.queue.is_empty() {
+            return;
+        }
+        let riding = burst.packets() > 1;
+        if !burst.is_empty() && (!riding || !burst.admits(Opcode::RC_ACK.header_len(), 0)) {
+            if let Some(ack) = &mut self.ack {
+                ack.due = now;
+            }
             return;
         }
         let (psn, syndrome) = match (self.nak, self.ack) {
