@@ -38,6 +38,8 @@ const ACK_EVERY: u32 = 16;
 const RESEND_AFTER: Duration = Duration::from_millis(20);
 /// Without any answer for so long, the peer is given up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+/// Most bytes that the READ loop reads from.
+const MAX_REGION: usize = 1 << 30;
 /// Most latencies kept of one run; later ones replace random earlier ones.
 const MAX_SAMPLES: usize = 1 << 18;
 
@@ -63,6 +65,8 @@ pub struct BaselineOptions {
     pub window: u32,
     /// READs in flight in the READ loop.
     pub depth: u32,
+    /// Bytes that the READ loop reads from, at random places; at least one READ's.
+    pub region: usize,
     /// How long a run measures.
     pub duration: Duration,
 }
@@ -75,6 +79,7 @@ impl Default for BaselineOptions {
             mtu: 4096,
             window: 128,
             depth: 1,
+            region: 1 << 20,
             duration: Duration::from_secs(1),
         }
     }
@@ -304,15 +309,15 @@ pub fn serve(ip: IpAddr, scope_id: u32, options: &PortOptions, stop: &AtomicBool
         match body[0] {
             1 => bandwidth::serve(&mut end, size, mtu, stop),
             2 => ping_pong::serve(&mut end, stop),
-            3 => read_loop::serve(&mut end, size, stop),
+            3 => read_loop::serve(&mut end, size, word(12).min(MAX_REGION), stop),
             _ => return Ok(()),
         }
         port = end.port;
     }
 }
 
-/// Test, three bytes of nothing, size, MTU.
-const HELLO_BODY: usize = 12;
+/// Test, three bytes of nothing, size, MTU, region.
+const HELLO_BODY: usize = 16;
 
 /// The measuring end.
 #[derive(Debug)]
@@ -387,6 +392,7 @@ impl Client {
         body[0] = test as u8;
         body[4..8].copy_from_slice(&(self.options.size as u32).to_be_bytes());
         body[8..12].copy_from_slice(&(self.options.mtu as u32).to_be_bytes());
+        body[12..].copy_from_slice(&(self.options.region as u32).to_be_bytes());
         let start = Instant::now();
         let (peer, mut ready) = (self.end.peer, None);
         while ready.is_none() {

@@ -1,6 +1,7 @@
 //! One-way bandwidth: messages as RC WRITEs cut them, FIRST alone (it is 16 bytes longer), the rest as trains.
 //!
-//! The receiver takes packets in order only, copies each payload to its place in the message and acknowledges every
+//! The sender copies each payload from its place in the message into a packet, whose ICRC it writes. The receiver takes
+//! packets in order only, copies each payload to its place in the message and acknowledges every
 //! [`ACK_EVERY`] packets and the last of a message; the sender keeps at most a window of packets unacknowledged and goes
 //! back to the first of them if nothing comes.
 
@@ -47,7 +48,8 @@ impl Layout {
 pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<BaselineResult> {
     let layout = Layout::new(options.size, options.mtu);
     let per_message = layout.packets.len() as u32;
-    let mut staging = vec![0x5a; layout.total];
+    let mut staging = vec![0; layout.total];
+    let source = vec![0x5a; per_message as usize * options.mtu];
     let window = options.window.max(per_message);
     let (mut next, mut acked, mut resends) = (0u32, 0u32, 0u64);
     let mut started: VecDeque<Instant> = VecDeque::new();
@@ -62,7 +64,7 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
             {
                 started.push_back(Instant::now());
             }
-            send_message(end, &layout, &mut staging, next);
+            send_message(end, &layout, &source, options.mtu, &mut staging, next);
             next = next.wrapping_add(per_message);
         }
         let mut upto = acked;
@@ -91,9 +93,11 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
     Ok(samples.result(options.size, elapsed, resends))
 }
 
-fn send_message(end: &mut End, layout: &Layout, staging: &mut [u8], first: u32) {
+fn send_message(end: &mut End, layout: &Layout, source: &[u8], mtu: usize, staging: &mut [u8], first: u32) {
     for (i, &(offset, len, index)) in layout.packets.iter().enumerate() {
         let datagram = &mut staging[offset..offset + len];
+        let payload = &mut datagram[BTH + if i == 0 { RETH } else { 0 }..len - ICRC];
+        payload.copy_from_slice(&source[i * mtu..][..payload.len()]);
         header(datagram, DATA, first.wrapping_add(i as u32));
         end.out.seal(index, datagram);
     }

@@ -1,16 +1,28 @@
-//! Round trips of one small datagram between two spinning threads.
+//! Round trips of one small message between two spinning threads.
 //!
-//! The product's own sockets and options, one datagram of a SEND's size each way, ICRC written and checked; no
-//! acknowledgements, no queue pairs, nothing else between the system calls. The fastest that RC can hope to be.
+//! The product's own sockets, options, packets and checks: each way goes the datagram of a message, and behind it, while the
+//! other side is at work, the acknowledgement of the message before; both have an ICRC, which is written and checked. No
+//! queue pairs, no memory, nothing else between the system calls.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::{
-    BTH, BaselineOptions, BaselineResult, End, GIVE_UP_AFTER, ICRC, PING, RESEND_AFTER, STOP, Samples,
-    header, no_answer, opcode, sequence,
+    ACK, AETH, BTH, BaselineOptions, BaselineResult, End, GIVE_UP_AFTER, ICRC, PING, RESEND_AFTER, STOP,
+    Samples, header, no_answer, opcode, sequence,
 };
+
+/// An acknowledgement: BTH, AETH, ICRC.
+const ACK_LEN: usize = BTH + AETH + ICRC;
+
+/// Sends the acknowledgement of a message.
+fn acknowledge(end: &mut End, number: u32) {
+    let mut ack = [0; ACK_LEN];
+    header(&mut ack, ACK, number);
+    end.out.seal(0, &mut ack);
+    end.send(&ack);
+}
 
 pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<BaselineResult> {
     let size = options.size.clamp(1, options.mtu);
@@ -18,8 +30,8 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
     let mut samples = Samples::default();
     let mut resends = 0;
     let begin = Instant::now();
-    let mut number = 0u32;
     let mut now = begin;
+    let mut number = 0u32;
     while now - begin < options.duration {
         number = number.wrapping_add(1);
         header(&mut ping, PING, number);
@@ -27,6 +39,9 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
         let start = now;
         let mut sent = now;
         end.send(&ping);
+        if number > 1 {
+            acknowledge(end, number - 1);
+        }
         let mut back = false;
         while !back {
             end.receive(|pong| back |= opcode(pong) == PING && sequence(pong) == number);
@@ -61,6 +76,7 @@ pub(super) fn serve(end: &mut End, stop: &AtomicBool) {
         if !pong.is_empty() {
             end.out.seal(0, &mut pong);
             end.send(&pong);
+            acknowledge(end, sequence(&pong));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Emulated READs: a request of a READ request's size, a response of a READ response's, `depth` at a time.
 //!
-//! The server copies the payload out of its region while it makes the ICRC, the client checks the ICRC and copies the
+//! The server copies the payload out of a random place of its region while it makes the ICRC, the client checks the ICRC and copies the
 //! payload to its destination. Whatever arrived in one batch is answered in trains.
 
 use std::io;
@@ -12,9 +12,6 @@ use super::{
     RESEND_AFTER, RETH, STOP, Samples, header, no_answer, opcode, sequence,
 };
 use crate::udp::{MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, Outgoing};
-
-/// Bytes of the region that is read.
-const REGION: usize = 1 << 20;
 
 /// Equal datagrams, sent as trains.
 struct Trains {
@@ -110,9 +107,10 @@ fn request(requests: &mut Trains, end: &End, sequence: u32) {
     end.out.seal(index, datagram);
 }
 
-pub(super) fn serve(end: &mut End, size: usize, stop: &AtomicBool) {
+pub(super) fn serve(end: &mut End, size: usize, region: usize, stop: &AtomicBool) {
     let size = size.min(4096).next_multiple_of(4);
-    let region = vec![0xa5u8; REGION];
+    let region = vec![0xa5u8; region.max(size)];
+    let places = region.len() / size;
     let mut responses = Trains::new(BTH + AETH + size + ICRC);
     let mut wanted = Vec::new();
     let mut done = false;
@@ -125,7 +123,8 @@ pub(super) fn serve(end: &mut End, size: usize, stop: &AtomicBool) {
         for sequence in wanted.drain(..) {
             let (datagram, index) = responses.push();
             header(datagram, READ_RESPONSE, sequence);
-            let at = (sequence as usize * size) % (REGION - size);
+            // Knuth's multiplicative hash spreads consecutive numbers over the region.
+            let at = sequence.wrapping_mul(2_654_435_761) as usize % places * size;
             datagram[BTH + AETH..][..size].copy_from_slice(&region[at..][..size]);
             end.out.seal(index, datagram);
         }
