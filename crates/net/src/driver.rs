@@ -111,7 +111,8 @@ impl Host {
         let engine = Engine::new(device.clone(), Wire { port, capture, local: ip })
             .map_err(system("watch the sockets"))?;
         let shared = Arc::new(Shared::new(engine));
-        device.install_progress(shared.clone());
+        let installed = device.install_progress(shared.clone());
+        debug_assert!(installed, "the device is new");
         INLINE_HOSTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&shared));
         Ok(Host { device, shared, thread: Mutex::new(None), interface })
     }

@@ -71,23 +71,14 @@ impl<'a> PingPong<'a> {
         let half = self.buffer.len() / 2;
         self.buffer.write_at(half + self.size - 1, &[turn]).map_err(CliError::failed)?;
         let wr = SendWr::new(0, SendOp::Write { remote: self.remote });
-        self.post(self.with_payload(wr, half)?)
+        self.post(wr.with_sges([self.buffer.sge(half..half + self.size)]))
     }
 
     /// Sends a message.
     pub fn send(&mut self) -> Result<(), CliError> {
         let mut wr = SendWr::new(0, SendOp::Send);
         wr.ud = self.ud;
-        self.post(self.with_payload(wr, 0)?)
-    }
-
-    /// Short messages go inline, as perftest sends them.
-    fn with_payload(&self, wr: SendWr, at: usize) -> Result<SendWr, CliError> {
-        if self.size <= self.qp.caps().max_inline_data as usize {
-            let bytes = self.buffer.read_vec(at, self.size).map_err(CliError::failed)?;
-            return Ok(wr.with_inline(bytes));
-        }
-        Ok(wr.with_sges([self.buffer.sge(at..at + self.size)]))
+        self.post(wr.with_sges([self.buffer.sge(..self.size)]))
     }
 
     fn post(&mut self, wr: SendWr) -> Result<(), CliError> {

@@ -21,7 +21,7 @@ use crate::udp::{PathEvent, PortCounters, Received};
 /// Most transmits drained from the device before they are sent.
 const MAX_DRAIN: usize = 32;
 /// Most bytes drained from the device before they are sent, so that they are still in the cache then.
-const MAX_DRAIN_BYTES: usize = 192 * 1024;
+const MAX_DRAIN_BYTES: usize = 448 * 1024;
 /// How soon to try again when the kernel is out of buffers, or a neighbour is being asked for.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 
@@ -35,6 +35,8 @@ pub(crate) struct Turn {
     pub(crate) progress: bool,
     /// There may be more at once.
     pub(crate) more: bool,
+    /// Datagrams that it received.
+    pub(crate) received: usize,
 }
 
 /// A device and its sockets.
@@ -62,6 +64,8 @@ pub(crate) struct Engine {
     trains: bool,
     /// Empty turns since the clock was looked at.
     unclocked: u32,
+    /// Datagrams received in this turn.
+    received: usize,
     /// Turns of polling programs in a row that found nothing.
     pub(crate) empty_turns: u64,
 }
@@ -93,6 +97,7 @@ impl Engine {
             blocked_on: None,
             trains,
             unclocked: 0,
+            received: 0,
             empty_turns: 0,
         })
     }
@@ -116,18 +121,19 @@ impl Engine {
 
     /// One turn: what the program has queued goes out first, then a batch comes in, then what that made goes out.
     ///
-    /// `comes_again`: the caller is a program that polls, and nobody sleeps. Then what a batch makes may go out with the
-    /// next turn, together with what the program is about to answer.
+    /// `comes_again`: the caller is a program that polls, and nobody sleeps, or a task among others. Then what a batch makes
+    /// may go out with the next turn, together with what the program is about to answer.
     pub(crate) fn turn(&mut self, queued: bool, comes_again: bool) -> Turn {
         let Some(device) = self.device.take() else { return Turn::default() };
         let mut progress = false;
+        self.received = 0;
         if queued || self.more_to_send || self.sent < self.filled {
             progress |= self.exchange(&device, false, false);
         }
         progress |= self.exchange(&device, true, comes_again);
         self.device = Some(device);
         let more = self.more_to_send && self.sent == self.filled;
-        Turn { progress, more: progress || more || !self.paths.is_empty() }
+        Turn { progress, more: progress || more || !self.paths.is_empty(), received: self.received }
     }
 
     /// Feeds the device (with a received batch if `receive`) and sends what it gives; whether anything happened.
@@ -136,10 +142,11 @@ impl Engine {
     fn exchange(&mut self, device: &Device, receive: bool, feed_only: bool) -> bool {
         let mut lost = 0;
         let mut fed: Option<(Drive<'_>, Instant)> = None;
+        let count = &mut self.received;
         if receive {
             self.wire.receive(&mut lost, &mut self.paths, |received| {
                 let (drive, now) = fed.get_or_insert_with(|| (device.drive(), Instant::now()));
-                feed(drive, *now, received);
+                *count += feed(drive, *now, received);
             });
             if fed.is_none() && self.nothing_to_do() {
                 return false;
@@ -170,11 +177,38 @@ impl Engine {
             self.more_to_send = true;
             return true;
         }
+        let mut sent = false;
+        if self.fill_lone(&mut drive, now) {
+            drop(drive);
+            sent = self.flush(now);
+            drive = device.drive();
+        }
         self.drain(&mut drive, now);
         drop(drive);
-        let sent = self.flush(now);
+        sent |= self.flush(now);
         self.obey(device);
         received || due || sent
+    }
+
+    /// Fills the first transmit; true if it is a single packet. That leaves at once: whatever else there is, its
+    /// acknowledgement mostly, is made while it travels.
+    fn fill_lone(&mut self, drive: &mut Drive<'_>, now: Instant) -> bool {
+        if self.sent < self.filled {
+            return false;
+        }
+        (self.sent, self.filled) = (0, 0);
+        self.fill_next(drive, now) && self.out[0].segment.is_none()
+    }
+
+    /// Fills one more transmit, if the device has one.
+    #[inline]
+    fn fill_next(&mut self, drive: &mut Drive<'_>, now: Instant) -> bool {
+        if self.filled == self.out.len() {
+            self.out.push(if self.trains { Transmit::default() } else { Transmit::new(1) });
+        }
+        let filled = drive.poll_transmit(now, &mut self.out[self.filled]);
+        self.filled += usize::from(filled);
+        filled
     }
 
     /// Whether a turn that received nothing can end at once. The clock is looked at in every eighth of them only: asking
@@ -189,25 +223,22 @@ impl Engine {
 
     /// Fills transmits until there are no more, or enough for one send.
     fn drain(&mut self, drive: &mut Drive<'_>, now: Instant) {
-        let mut bytes = 0;
-        // What could not be sent goes first; what the device has besides is not known yet.
-        self.more_to_send = self.sent < self.filled;
+        // What a send has left over goes first; what the device has besides is not known yet.
+        self.more_to_send = self.sent > 0 && self.sent < self.filled;
         if !self.more_to_send {
-            (self.sent, self.filled) = (0, 0);
+            if self.sent == self.filled {
+                (self.sent, self.filled) = (0, 0);
+            }
+            let mut bytes: usize = self.out[..self.filled].iter().map(|out| out.buf.len()).sum();
             loop {
-                if self.filled == MAX_DRAIN || bytes >= MAX_DRAIN_BYTES {
+                if self.filled >= MAX_DRAIN || bytes >= MAX_DRAIN_BYTES {
                     self.more_to_send = true;
                     break;
                 }
-                if self.filled == self.out.len() {
-                    self.out.push(if self.trains { Transmit::default() } else { Transmit::new(1) });
-                }
-                let slot = &mut self.out[self.filled];
-                if !drive.poll_transmit(now, slot) {
+                if !self.fill_next(drive, now) {
                     break;
                 }
-                bytes += slot.buf.len();
-                self.filled += 1;
+                bytes += self.out[self.filled - 1].buf.len();
             }
         }
         while let Some(command) = drive.poll_command() {
@@ -294,15 +325,19 @@ impl Engine {
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
+/// Hands over the datagrams of a piece; their number.
 #[inline]
-fn feed(drive: &mut Drive<'_>, now: Instant, received: &Received<'_>) {
+fn feed(drive: &mut Drive<'_>, now: Instant, received: &Received<'_>) -> usize {
     let dst = received.dst;
+    let mut count = 0;
     for (index, bytes) in received.segments().enumerate() {
         let ip_id = received.ip_id.map(|first| first.wrapping_add(index as u16));
         let datagram =
             Datagram { src: received.src, dst, tos: received.tos, ttl: received.ttl, ip_id, bytes };
         drive.handle_datagram(now, datagram);
+        count = index + 1;
     }
+    count
 }
 
 fn path_event(drive: &mut Drive<'_>, now: Instant, event: &PathEvent) {

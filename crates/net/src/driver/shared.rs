@@ -106,6 +106,12 @@ impl Shared {
         engine.turn(self.take_queued(), false)
     }
 
+    /// One turn between those of other tasks of this thread: what a batch makes goes out with the next turn, together with
+    /// what those tasks answer.
+    pub(crate) fn turn_among_tasks(&self, engine: &mut Engine) -> Turn {
+        engine.turn(self.take_queued(), true)
+    }
+
     #[inline]
     fn take_queued(&self) -> bool {
         // Looked at first: a program that spins here mostly finds nothing.

@@ -12,6 +12,9 @@ use crate::capture::{self, Capture};
 use crate::raw::RawPort;
 use crate::udp::{MAX_SEND_BATCH, Outgoing, PathEvent, PortCounters, Received, UdpPort};
 
+/// Pieces whose list needs no memory of its own.
+const FEW: usize = 4;
+
 /// A port of one of the kinds.
 #[derive(Debug)]
 pub(crate) enum Port {
@@ -53,7 +56,7 @@ impl Wire {
         let mut done = 0;
         while done < items.len() {
             let batch = &items[done..items.len().min(done + MAX_SEND_BATCH)];
-            let outgoing: SmallVec<[Outgoing<'_>; MAX_SEND_BATCH]> = batch.iter().map(outgoing).collect();
+            let outgoing: SmallVec<[Outgoing<'_>; FEW]> = batch.iter().map(outgoing).collect();
             let sent = match &mut self.port {
                 Port::Udp(port) => port.send(&outgoing, paths),
                 Port::Raw(port) => port.send(now, &outgoing, self.capture.as_mut(), paths),

@@ -110,21 +110,20 @@ impl RecvBatch {
         for slot in 0..std::mem::take(&mut self.filled) {
             self.arm(slot);
         }
+        let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
         // SAFETY: every header points at a live name, vector, buffer and control space of the lengths it gives, all owned
-        // by `self` and touched by nobody else during the call.
+        // by `self` and touched by nobody else during the call. Not through the C library's functions, which are
+        // cancellation points and make two atomic operations each.
         let count = unsafe {
             if self.asked == 1 {
-                let len = libc::recvmsg(fd.as_raw_fd(), &raw mut self.headers[0].msg_hdr, libc::MSG_DONTWAIT);
+                let header = &raw mut self.headers[0].msg_hdr;
+                let len = libc::syscall(libc::SYS_recvmsg, fd, header, flags);
                 self.headers[0].msg_len = len.max(0) as u32;
                 if len < 0 { -1 } else { 1 }
             } else {
-                libc::recvmmsg(
-                    fd.as_raw_fd(),
-                    self.headers.as_mut_ptr(),
-                    self.asked as _,
-                    libc::MSG_DONTWAIT as _,
-                    ptr::null_mut(),
-                )
+                let no_timeout = ptr::null_mut::<libc::timespec>();
+                let (headers, asked) = (self.headers.as_mut_ptr(), self.asked as libc::c_uint);
+                libc::syscall(libc::SYS_recvmmsg, fd, headers, asked, flags, no_timeout)
             }
         };
         if count < 0 {

@@ -126,15 +126,17 @@ impl SendBatch {
         if count == 0 {
             return Ok(0);
         }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         // SAFETY: the first `count` headers point at live names, vectors, control space (owned by `self`) and payloads
-        // (borrowed by the caller's iterator items); the kernel only reads them and writes msg_len.
+        // (borrowed by the caller's iterator items); the kernel only reads them and writes msg_len. Not through the C
+        // library's functions, which are cancellation points.
         let sent = unsafe {
             if count == 1 {
-                let len = libc::sendmsg(fd.as_raw_fd(), &raw const self.headers[0].msg_hdr, flags);
+                let len = libc::syscall(libc::SYS_sendmsg, fd, &raw const self.headers[0].msg_hdr, flags);
                 if len < 0 { -1 } else { 1 }
             } else {
-                libc::sendmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), count as _, flags as _)
+                let headers = self.headers.as_mut_ptr();
+                libc::syscall(libc::SYS_sendmmsg, fd, headers, count as libc::c_uint, flags)
             }
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
