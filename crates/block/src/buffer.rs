@@ -3,6 +3,7 @@
 //! [`AlignedBuf`] is uniquely owned and page aligned, as direct I/O needs. [`SharedBuffer`] is an [`IoMemory`] behind a
 //! lock, for users with no registered memory. [`Chunk`] is a piece of a RAM disk: `Arc`-owned, at a fixed address, so that
 //! a target may register it and serve from it without a copy.
+//! Multiples of 2 MiB, which is what a RAM disk is made of, come in huge pages where the kernel has them.
 //! The `unsafe` here is the allocation itself and forming slices over it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -21,6 +22,9 @@ pub struct AlignedBuf {
     len: usize,
 }
 
+/// A page of the larger kind that x86-64 and most arm64 kernels have.
+const HUGE_PAGE: usize = 2 << 20;
+
 // SAFETY: the buffer owns its allocation exclusively; nothing in it is tied to a thread.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: shared access only reads (through `Deref`); mutation needs `&mut`.
@@ -31,6 +35,9 @@ impl AlignedBuf {
     pub fn zeroed(len: usize) -> Option<Self> {
         if len == 0 {
             return Some(Self { ptr: NonNull::dangling(), len });
+        }
+        if is_huge(len) {
+            return Some(Self { ptr: map_huge(len)?, len });
         }
         let layout = Layout::from_size_align(len, ALIGNMENT).ok()?;
         // SAFETY: the layout has a non-zero size.
@@ -62,13 +69,44 @@ impl DerefMut for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.len != 0 {
+        if is_huge(self.len) {
+            // SAFETY: mapped in `zeroed` with exactly this length, and unmapped once.
+            let unmapped = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len) };
+            debug_assert!(unmapped.is_ok());
+        } else if self.len != 0 {
             let layout =
                 Layout::from_size_align(self.len, ALIGNMENT).expect("the layout it was allocated with");
             // SAFETY: allocated in `zeroed` with exactly this layout, and freed once.
             unsafe { dealloc(self.ptr.as_ptr(), layout) }
         }
     }
+}
+
+/// Whether a buffer is made of huge pages.
+fn is_huge(len: usize) -> bool {
+    len != 0 && len.is_multiple_of(HUGE_PAGE)
+}
+
+/// Maps zeroed memory on a boundary of huge pages and asks for them: random access to a large RAM disk otherwise spends its
+/// time on address translation (docs/performance.md). Where the kernel has none, small pages do as well.
+fn map_huge(len: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    let mapped_len = len.checked_add(HUGE_PAGE)?;
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_len, prot, flags) }.ok()?;
+    let head = base.cast::<u8>().align_offset(HUGE_PAGE);
+    let at = base.cast::<u8>().wrapping_add(head);
+    for (from, excess) in [(base.cast::<u8>(), head), (at.wrapping_add(len), HUGE_PAGE - head)] {
+        if excess != 0 {
+            // SAFETY: the piece lies in the mapping made above, and nothing refers to it.
+            let unmapped = unsafe { munmap(from.cast(), excess) };
+            debug_assert!(unmapped.is_ok());
+        }
+    }
+    // SAFETY: the range was mapped above, and the advice changes no contents. Refusal does no harm.
+    let _ = unsafe { madvise(at.cast(), len, Advice::LinuxHugepage) };
+    NonNull::new(at)
 }
 
 /// Ordinary memory as [`IoMemory`].
