@@ -89,7 +89,7 @@ fn bench() {
 fn baseline(depth: u32, duration: Duration) -> f64 {
     let _child = Child::start("baseline");
     std::thread::sleep(Duration::from_millis(300));
-    let options = BaselineOptions { size: 4096, depth, duration, ..Default::default() };
+    let options = BaselineOptions { size: 4096, depth, region: 256 << 20, duration, ..Default::default() };
     let client = Client::open(ip(HOST_BASE), 0, ip(TARGET_BASE), &options);
     client.expect("opens").read_loop().expect("runs").msg_per_s
 }

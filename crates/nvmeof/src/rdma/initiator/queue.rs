@@ -1,8 +1,9 @@
 //! One queue of an association, from the host's side: commands out, completions in.
 //!
 //! A command holds a slot from submission until both its SEND is acknowledged and its completion has come; the slot's
-//! number and a generation make the command identifier, so a stray completion is noticed. At most one command less than
-//! the queue has entries is outstanding (NVMe-oF 1.1 §2.4). States: live, dead (with the reason).
+//! number and a generation make the command identifier, so a stray completion is noticed. Whoever waits for the command
+//! waits for the completion alone, which proves that the command came; so there are more slots than entries. At most one
+//! command less than the queue has entries is outstanding (NVMe-oF 1.1 §2.4). States: live, dead (with the reason).
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -53,8 +54,15 @@ struct Slot {
     since: u32,
     /// Keeps the memory that the controller may still reach into.
     region: Option<MemoryRegion>,
+    /// A place in the controller's queue, given back when the completion has come.
+    place: Option<Permit>,
     /// Given back when the slot is free again.
-    _permit: Option<Permit>,
+    _slot: Option<Permit>,
+}
+
+/// Slots of a queue with so many entries: commands that are complete but for the acknowledgement of their SEND hold one too.
+fn slots_of(entries: u16) -> u16 {
+    (2 * entries).min(MAX_ENTRIES)
 }
 
 pub(super) struct HostQueue {
@@ -67,7 +75,10 @@ pub(super) struct HostQueue {
     responses: MemoryRegion,
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u16>>,
-    permits: Semaphore,
+    /// Places in the controller's queue.
+    places: Semaphore,
+    /// Free slots.
+    room: Semaphore,
     dead: RefCell<Option<String>>,
     closing: Cell<bool>,
     /// Counts even intervals, to tell commands without an answer without reading a clock for each.
@@ -102,18 +113,18 @@ fn response(responses: &MemoryRegion, index: u16) -> RecvWr {
 }
 
 fn make(open: &Open<'_>) -> Result<Made, VerbsError> {
-    let entries = u32::from(open.entries);
-    let cq = open.device.create_cq(3 * entries + 8)?;
+    let (entries, slots) = (u32::from(open.entries), u32::from(slots_of(open.entries)));
+    let cq = open.device.create_cq(slots + 2 * entries + 8)?;
     // A slot is free again only when its SEND is acknowledged, so as many entries as slots are enough.
     let caps = QpCaps {
-        max_send_wr: entries + 1,
+        max_send_wr: slots + 1,
         max_recv_wr: entries,
         max_send_sge: 2,
         max_recv_sge: 1,
         max_inline_data: 0,
     };
     let qp = open.pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) })?;
-    let capsules = open.pd.register(Sqe::LEN * usize::from(open.entries), Access::empty())?;
+    let capsules = open.pd.register(Sqe::LEN * slots as usize, Access::empty())?;
     let responses = open.pd.register(Cqe::LEN * usize::from(open.entries), Access::LOCAL_WRITE)?;
     // The controller reads what is written and writes what is read.
     qp.to_init(Access::REMOTE_READ | Access::REMOTE_WRITE)?;
@@ -156,9 +167,10 @@ impl HostQueue {
             cm,
             capsules: made.capsules,
             responses: made.responses,
-            slots: RefCell::new((0..open.entries).map(|_| Slot::default()).collect()),
-            free: RefCell::new((0..open.entries).rev().collect()),
-            permits: Semaphore::new(usize::from(open.entries) - 1),
+            slots: RefCell::new((0..slots_of(open.entries)).map(|_| Slot::default()).collect()),
+            free: RefCell::new((0..slots_of(open.entries)).rev().collect()),
+            places: Semaphore::new(usize::from(open.entries) - 1),
+            room: Semaphore::new(usize::from(slots_of(open.entries))),
             dead: RefCell::default(),
             closing: Cell::new(false),
             ticks: Cell::new(0),
@@ -171,34 +183,36 @@ impl HostQueue {
 
     /// Sends a command and waits for its completion, whatever its status.
     pub(super) async fn submit(self: &Rc<Self>, sqe: Sqe, data: Data<'_>) -> Result<Cqe, NvmeErrorKind> {
-        let permit = match self.permits.try_acquire(1) {
-            Some(permit) => permit,
-            None => self.permits.acquire(1).await,
-        };
+        let place = one(&self.places).await;
+        let room = one(&self.room).await;
         if let Some(why) = &*self.dead.borrow() {
             return Err(NvmeErrorKind::Lost(why.clone()));
         }
         let slot = self.free.borrow_mut().pop().expect("as many slots as permits");
-        self.post(slot, permit, sqe, data);
+        let generation = self.occupy(slot, place, room, &data);
+        self.post(slot, generation, sqe, data);
         Submitted { queue: self, slot }.await
     }
 
-    fn post(self: &Rc<Self>, slot: u16, permit: Permit, mut sqe: Sqe, data: Data<'_>) {
-        let generation = {
-            let s = &mut self.slots.borrow_mut()[usize::from(slot)];
-            s.generation = s.generation.wrapping_add(1) & 0x3f;
-            *s = Slot {
-                generation: s.generation,
-                busy: true,
-                since: self.ticks.get(),
-                _permit: Some(permit),
-                ..Slot::default()
-            };
-            if let Data::Region { region, .. } = &data {
-                s.region = Some((*region).clone());
-            }
-            s.generation
+    /// Fills a slot; its new generation.
+    fn occupy(&self, slot: u16, place: Permit, room: Permit, data: &Data<'_>) -> u8 {
+        let s = &mut self.slots.borrow_mut()[usize::from(slot)];
+        let generation = s.generation.wrapping_add(1) & 0x3f;
+        *s = Slot {
+            generation,
+            busy: true,
+            since: self.ticks.get(),
+            place: Some(place),
+            _slot: Some(room),
+            ..Slot::default()
         };
+        if let Data::Region { region, .. } = data {
+            s.region = Some((*region).clone());
+        }
+        generation
+    }
+
+    fn post(self: &Rc<Self>, slot: u16, generation: u8, mut sqe: Sqe, data: Data<'_>) {
         sqe.cid = slot | u16::from(generation) << SLOT_BITS;
         let at = usize::from(slot) * Sqe::LEN;
         let mut wr = SendWr::new(TAG_SEND | u64::from(slot), SendOp::Send);
@@ -257,7 +271,7 @@ impl HostQueue {
                 s.busy && s.answer.is_none() && u16::from(s.generation) == cqe.cid >> SLOT_BITS
             });
         if known {
-            self.finish(slot, |s| s.answer = Some(*cqe));
+            self.finish(slot, |s| (s.answer, s.place) = (Some(*cqe), None));
         } else {
             self.fail(format!(
                 "a completion of {len} bytes for command {:#06x}, which is not outstanding",
@@ -266,16 +280,16 @@ impl HostQueue {
         }
     }
 
-    /// Notes one of the two ends of a command, and frees its slot or wakes whoever waits after the second.
+    /// Notes one of the two ends of a command: its completion wakes whoever waits; after the second the slot is free.
     fn finish(&self, index: u16, note: impl FnOnce(&mut Slot)) {
         let waker = {
             let mut slots = self.slots.borrow_mut();
             let slot = &mut slots[usize::from(index)];
             note(slot);
-            if !slot.sent || slot.answer.is_none() {
+            if slot.answer.is_none() {
                 return;
             }
-            if slot.abandoned {
+            if slot.abandoned && slot.sent {
                 self.release(index, slot);
                 return;
             }
@@ -340,6 +354,14 @@ impl HostQueue {
     }
 }
 
+/// One permit, without waiting if there is one.
+async fn one(semaphore: &Semaphore) -> Permit {
+    match semaphore.try_acquire(1) {
+        Some(permit) => permit,
+        None => semaphore.acquire(1).await,
+    }
+}
+
 /// A command on its way.
 struct Submitted<'a> {
     queue: &'a Rc<HostQueue>,
@@ -352,9 +374,7 @@ impl Future for Submitted<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slots = self.queue.slots.borrow_mut();
         let slot = &mut slots[usize::from(self.slot)];
-        if slot.sent
-            && let Some(cqe) = slot.answer
-        {
+        if let Some(cqe) = slot.answer {
             return Poll::Ready(Ok(cqe));
         }
         if let Some(why) = &*self.queue.dead.borrow() {

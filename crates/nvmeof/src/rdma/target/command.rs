@@ -248,18 +248,19 @@ impl Connection {
                 state.sends.push(wr.with_sges([data.sge(sent, block.len)]).unsignaled());
                 sent += block.len as usize;
             }
+            state.data_ahead += sent;
         }
         let op = s.invalidate.map_or(SendOp::Send, |key| SendOp::SendInv(RKey(key)));
         let at = slot as usize * Cqe::LEN;
         self.parts.responses.write_at(at, &cqe.emit()).expect("a response slot lies inside its region");
-        let wr = SendWr::new(TAG_RESPONSE | u64::from(slot), op);
-        state.sends.push(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
         if let Some(capsule) = s.capsule.take() {
             state.receives.push(self.parts.receive(capsule));
         }
         s.entries = entries;
-        state.room -= entries;
         s.phase = Phase::Answered;
+        state.room -= entries;
+        let wr = SendWr::new(TAG_RESPONSE | u64::from(slot), op);
+        state.answer(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
         true
     }
 
@@ -289,7 +290,7 @@ impl Connection {
         let at = slot as usize * Cqe::LEN;
         self.parts.responses.write_at(at, &cqe.emit()).expect("a response slot lies inside its region");
         let wr = SendWr::new(TAG_RESPONSE | u64::from(slot), SendOp::Send);
-        state.sends.push(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
+        state.answer(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
         let s = &mut state.slots[slot as usize];
         (s.entries, s.phase) = (1, Phase::Answered);
         state.room -= 1;

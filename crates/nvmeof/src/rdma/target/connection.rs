@@ -24,6 +24,9 @@ use crate::target::QueueId;
 /// Completions taken at once.
 const BATCH: usize = 64;
 
+/// Bytes of data that the responses of a batch wait behind: about what one UDP train carries.
+const TRAIN: usize = 60 << 10;
+
 /// What a work request id says besides its index.
 pub(super) const TAG_READ: u64 = 1 << 32;
 pub(super) const TAG_RESPONSE: u64 = 2 << 32;
@@ -63,7 +66,27 @@ pub(super) struct State {
     /// Free entries of the send queue.
     pub(super) room: u32,
     pub(super) sends: Vec<SendWr>,
+    /// Responses of this turn, which follow the data of all commands before them.
+    pub(super) answers: Vec<SendWr>,
+    /// Bytes of data in `sends` that `answers` wait behind.
+    pub(super) data_ahead: usize,
     pub(super) receives: Vec<RecvWr>,
+}
+
+impl State {
+    /// Adds a response. Equal packets make trains (docs/performance.md), so the data of several short commands goes
+    /// together, and then their responses; a train's worth of data at most keeps a response waiting.
+    pub(super) fn answer(&mut self, response: SendWr) {
+        self.answers.push(response);
+        if self.data_ahead >= TRAIN {
+            self.close_train();
+        }
+    }
+
+    fn close_train(&mut self) {
+        self.data_ahead = 0;
+        self.sends.append(&mut self.answers);
+    }
 }
 
 pub(super) struct Connection {
@@ -97,6 +120,8 @@ impl Connection {
             events: VecDeque::new(),
             room: parts.send_wr,
             sends: Vec::new(),
+            answers: Vec::new(),
+            data_ahead: 0,
             receives: Vec::new(),
         };
         let nothing = IoBuf::new(parts.capsule_memory.clone(), 0, 0);
@@ -239,7 +264,9 @@ impl Connection {
             return;
         }
         let failed = {
-            let State { sends, receives, .. } = &mut *self.state.borrow_mut();
+            let state = &mut *self.state.borrow_mut();
+            state.close_train();
+            let State { sends, receives, .. } = state;
             let receives =
                 if receives.is_empty() { Ok(()) } else { self.qp.post_recv_list(receives.drain(..)) };
             let sends = if sends.is_empty() { Ok(()) } else { self.qp.post_send_list(sends.drain(..)) };
