@@ -43,6 +43,14 @@ fn the_baseline_gives_a_ratio() {
     let result = measure(&["write", "--baseline"]);
     assert!(result["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{result}");
     assert!(result["baseline"]["gbit_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{result}");
+    // Messages of several packets count as messages on both sides: Gbit/s and messages/s have the same ratio.
+    for args in [&["read", "--size", "65536"][..], &["read", "--latency", "--size", "10000"], &["send"]] {
+        let result = measure(&[args, &["--baseline"]].concat());
+        let of = |value: &serde_json::Value, key: &str| value[key].as_f64().unwrap_or_default();
+        let by_bytes = of(&result, "gbit_per_s") / of(&result["baseline"], "gbit_per_s");
+        let by_messages = of(&result, "msg_per_s") / of(&result["baseline"], "msg_per_s");
+        assert!((by_bytes / by_messages - 1.0).abs() < 0.01, "{args:?}: {result}");
+    }
 }
 
 #[test]
@@ -53,6 +61,7 @@ fn what_does_not_exist_is_wrong_usage() {
         (&["atomic", "--size", "16"], "8 bytes"),
         (&["send", "--transport", "ud", "--size", "5000"], "one packet"),
         (&["write", "--seconds", "0"], "more than 0"),
+        (&["send", "--latency", "--size", "8192", "--baseline", "-D", "0.1"], "one packet"),
     ] {
         let outcome = run(&[&["perf"], args].concat()).expect(2);
         assert!(outcome.stderr.contains(word), "{args:?}: {}", outcome.stderr);

@@ -8,6 +8,7 @@
 //! It is no benchmark of the product; `everywire perf` divides the two.
 
 mod bandwidth;
+mod end;
 mod ping_pong;
 mod read_loop;
 
@@ -17,12 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use everywire_wire::icrc::FLAGS_DF;
-use everywire_wire::{HiddenId, IcrcV4, IcrcV6, icrc_v4, icrc_v6};
+use end::{End, Flow, Spin};
 
 use crate::error::OpenError;
 use crate::route;
-use crate::udp::{Outgoing, PortOptions, ROCE_V2_PORT, UdpPort};
+use crate::udp::{PortOptions, ROCE_V2_PORT, UdpPort};
 
 /// Bytes of BTH, which begins every datagram here too.
 const BTH: usize = 12;
@@ -57,10 +57,12 @@ const READ_RESPONSE: u8 = 0x10;
 pub struct BaselineOptions {
     /// How the sockets are made: the product's own.
     pub port: PortOptions,
-    /// Bytes of one message, READ or ping.
+    /// Bytes of one message, READ or ping; a ping is one packet at most.
     pub size: usize,
     /// Payload bytes of one packet.
     pub mtu: usize,
+    /// The first packet of a message has a RETH, as that of a WRITE.
+    pub writes: bool,
     /// Packets in flight, at most, in the bandwidth test.
     pub window: u32,
     /// READs in flight in the READ loop.
@@ -77,6 +79,7 @@ impl Default for BaselineOptions {
             port: PortOptions::default(),
             size: 65_536,
             mtu: 4096,
+            writes: true,
             window: 128,
             depth: 1,
             region: 1 << 20,
@@ -109,52 +112,20 @@ enum Test {
     ReadLoop = 3,
 }
 
-/// The addresses that the ICRCs of one direction cover.
-#[derive(Clone, Copy, Debug)]
-struct Flow {
-    src: IpAddr,
-    dst: IpAddr,
-    src_port: u16,
-}
-
-impl Flow {
-    /// ICRC of a datagram whose IPv4 Identification is `id`.
-    fn icrc(&self, id: u16, bth_to_pad: &[u8]) -> [u8; 4] {
-        let sum = match (self.src, self.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                icrc_v4(&IcrcV4 { src, dst, id, flags_frag: FLAGS_DF, src_port: self.src_port }, bth_to_pad)
-            }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                icrc_v6(&IcrcV6 { src, dst, src_port: self.src_port }, bth_to_pad)
-            }
-            _ => 0,
-        };
-        sum.to_le_bytes()
-    }
-
-    /// Writes the ICRC into the last four bytes.
-    fn seal(&self, id: u16, datagram: &mut [u8]) {
-        let (covered, icrc) = datagram.split_at_mut(datagram.len() - ICRC);
-        icrc.copy_from_slice(&self.icrc(id, covered));
-    }
-
-    /// Whether the ICRC is right, as far as a UDP socket can tell.
-    fn check(&self, datagram: &[u8]) -> bool {
-        let Some((covered, icrc)) = datagram.split_last_chunk::<ICRC>() else { return false };
-        match (self.src, self.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let net = IcrcV4 { src, dst, id: 0, flags_frag: FLAGS_DF, src_port: self.src_port };
-                HiddenId::new().verify(&net, covered, *icrc).is_some()
-            }
-            _ => self.icrc(0, covered) == *icrc,
-        }
-    }
-}
-
 /// Begins a datagram: opcode and sequence number where the BTH has its own.
 fn header(datagram: &mut [u8], opcode: u8, sequence: u32) {
     datagram[0] = opcode;
+    datagram[5..8].fill(0);
     datagram[8..BTH].copy_from_slice(&sequence.to_be_bytes());
+}
+
+/// Notes which packet of a READ's response it is, where the BTH has its destination.
+fn set_index(datagram: &mut [u8], index: usize) {
+    datagram[5..8].copy_from_slice(&(index as u32).to_be_bytes()[1..]);
+}
+
+fn index(datagram: &[u8]) -> usize {
+    u32::from_be_bytes([0, datagram[5], datagram[6], datagram[7]]) as usize
 }
 
 fn opcode(datagram: &[u8]) -> u8 {
@@ -163,24 +134,6 @@ fn opcode(datagram: &[u8]) -> u8 {
 
 fn sequence(datagram: &[u8]) -> u32 {
     u32::from_be_bytes([datagram[8], datagram[9], datagram[10], datagram[11]])
-}
-
-/// Spins, but gives the processor away now and then once it has spun for long: on a busy machine the peer may need it.
-#[derive(Debug, Default)]
-struct Spin {
-    turns: u32,
-}
-
-/// Empty turns, a few dozen microseconds, before the processor is given away.
-const PATIENT_TURNS: u32 = 256;
-
-impl Spin {
-    fn turn(&mut self, progress: bool) {
-        self.turns = if progress { 0 } else { self.turns + 1 };
-        if self.turns >= PATIENT_TURNS {
-            std::thread::yield_now();
-        }
-    }
 }
 
 /// Latencies of one run.
@@ -216,58 +169,6 @@ impl Samples {
             p99_us: at(0.99),
             resends,
         }
-    }
-}
-
-/// One end of a test: sockets, and the peer.
-#[derive(Debug)]
-struct End {
-    port: UdpPort,
-    out: Flow,
-    back: Flow,
-    peer: SocketAddr,
-    spin: Spin,
-}
-
-impl End {
-    fn send(&mut self, datagram: &[u8]) {
-        self.send_all(&[self.outgoing(datagram, None)]);
-    }
-
-    fn outgoing<'a>(&self, bytes: &'a [u8], segment: Option<usize>) -> Outgoing<'a> {
-        Outgoing { src_port: self.out.src_port, dst: self.peer, tos: 0, ttl: 64, segment, bytes }
-    }
-
-    /// Sends all, however often the buffer is full.
-    fn send_all(&mut self, items: &[Outgoing<'_>]) {
-        let mut done = 0;
-        while done < items.len() {
-            done += self.port.send(&items[done..], &mut Vec::new());
-        }
-    }
-
-    /// A short datagram without payload.
-    fn control(&mut self, opcode: u8, sequence: u32, body: &[u8]) {
-        let mut datagram = vec![0; BTH + body.len() + ICRC];
-        header(&mut datagram, opcode, sequence);
-        datagram[BTH..][..body.len()].copy_from_slice(body);
-        self.out.seal(0, &mut datagram);
-        self.send(&datagram);
-    }
-
-    /// Calls `each` for every datagram of the peer that is there and whose ICRC is right.
-    fn receive(&mut self, mut each: impl FnMut(&[u8])) {
-        let back = self.back;
-        let mut any = false;
-        self.port.receive(&mut 0, &mut Vec::new(), |received| {
-            any = true;
-            for datagram in received.segments() {
-                if datagram.len() >= BTH + ICRC && back.check(datagram) {
-                    each(datagram);
-                }
-            }
-        });
-        self.spin.turn(any);
     }
 }
 
@@ -307,16 +208,16 @@ pub fn serve(ip: IpAddr, scope_id: u32, options: &PortOptions, stop: &AtomicBool
         };
         end.control(READY, 0, &[]);
         match body[0] {
-            1 => bandwidth::serve(&mut end, size, mtu, stop),
+            1 => bandwidth::serve(&mut end, size, mtu, body[1] != 0, stop),
             2 => ping_pong::serve(&mut end, stop),
-            3 => read_loop::serve(&mut end, size, word(12).min(MAX_REGION), stop),
+            3 => read_loop::serve(&mut end, size, mtu, word(12).min(MAX_REGION), stop),
             _ => return Ok(()),
         }
         port = end.port;
     }
 }
 
-/// Test, three bytes of nothing, size, MTU, region.
+/// Test, whether messages are WRITEs, two bytes of nothing, size, MTU, region.
 const HELLO_BODY: usize = 16;
 
 /// The measuring end.
@@ -371,7 +272,7 @@ impl Client {
         result
     }
 
-    /// READs of `size` bytes, at most one MTU, `depth` at a time.
+    /// READs of `size` bytes, `depth` at a time.
     ///
     /// # Errors
     /// `TimedOut` if the peer does not answer.
@@ -389,7 +290,7 @@ impl Client {
 
     fn hello(&mut self, test: Test) -> io::Result<()> {
         let mut body = [0; HELLO_BODY];
-        body[0] = test as u8;
+        body[..2].copy_from_slice(&[test as u8, self.options.writes.into()]);
         body[4..8].copy_from_slice(&(self.options.size as u32).to_be_bytes());
         body[8..12].copy_from_slice(&(self.options.mtu as u32).to_be_bytes());
         body[12..].copy_from_slice(&(self.options.region as u32).to_be_bytes());

@@ -66,6 +66,7 @@ pub fn slots(size: u32, depth: u32) -> (usize, usize) {
 
 /// Measures.
 pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
+    let raw_options = if args.baseline { Some(raw_options(args, &plan)?) } else { None };
     let second = match &args.target {
         None => Some(SecondProcess::start(None, |device| super::listen_arguments(device, args.port))?),
         Some(_) => None,
@@ -77,7 +78,7 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     };
     let measured = product(args, &plan, peer)?;
     drop(second);
-    let baseline = if args.baseline { Some(raw(args, &plan, peer)?) } else { None };
+    let baseline = raw_options.map(|options| raw(&options, &plan, peer)).transpose()?;
     let name = format!(
         "{} {} {} B{}",
         plan.service.name(),
@@ -211,30 +212,45 @@ fn ready_to_receive(link: &Link, plan: &Plan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Raw UDP with the product's sockets, in a second thread on the same two addresses where the peer is on this host.
-fn raw(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
+/// One message, answered by one message: half a round trip is reported.
+fn is_ping_pong(plan: &Plan) -> bool {
+    plan.latency && matches!(plan.operation, Operation::Write | Operation::Send)
+}
+
+/// How raw UDP does the same.
+fn raw_options(args: &Args, plan: &Plan) -> Result<BaselineOptions, CliError> {
     if args.target.is_some() {
         return Err(CliError::usage("--baseline measures on this host: leave the peer away"));
     }
-    let (own, peer) = (IpAddr::from([127, 0, 0, 100]), peer.ip());
     let options = BaselineOptions {
         size: plan.size as usize,
-        depth: plan.depth * plan.connections,
+        writes: plan.operation == Operation::Write,
+        // A connection has no more READs and atomics than that on their way.
+        depth: plan.depth.min(RD_ATOMIC.into()) * plan.connections,
         duration: plan.duration,
         ..BaselineOptions::default()
     };
+    if is_ping_pong(plan) && options.size > options.mtu {
+        let text = format_args!("--baseline of a ping-pong is one packet: --size up to {}", options.mtu);
+        return Err(CliError::usage(text));
+    }
+    Ok(options)
+}
+
+/// Raw UDP with the product's sockets, in a second thread on two addresses of this host.
+fn raw(options: &BaselineOptions, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
+    let (own, peer) = (IpAddr::from([127, 0, 0, 100]), peer.ip());
     let result = match (plan.operation, plan.latency) {
         (Operation::Read | Operation::Atomic, _) => {
-            baseline::with_thread(own, peer, &options, |c| c.read_loop())
+            baseline::with_thread(own, peer, options, |c| c.read_loop())
         }
-        (_, true) => baseline::with_thread(own, peer, &options, |c| c.ping_pong()),
-        (_, false) => baseline::with_thread(own, peer, &options, |c| c.bandwidth()),
+        (_, true) => baseline::with_thread(own, peer, options, |c| c.ping_pong()),
+        (_, false) => baseline::with_thread(own, peer, options, |c| c.bandwidth()),
     };
     let BaselineResult { gbit_per_s, msg_per_s, p50_us, p99_us, .. } =
         result.map_err(|e| CliError::failed(format_args!("baseline: {e}")))?;
     // The product reports half a round trip of a ping-pong.
-    let half =
-        if plan.latency && matches!(plan.operation, Operation::Write | Operation::Send) { 0.5 } else { 1.0 };
+    let half = if is_ping_pong(plan) { 0.5 } else { 1.0 };
     let (msg_per_s, p50_us, p99_us) = (msg_per_s / half, p50_us * half, p99_us * half);
     Ok(Measured { gbit_per_s, msg_per_s, p50_us, p99_us, messages: 0, lost: None })
 }

@@ -1,4 +1,4 @@
-//! One-way bandwidth: messages as RC WRITEs cut them, FIRST alone (it is 16 bytes longer), the rest as trains.
+//! One-way bandwidth: messages as RC cuts them: of a WRITE, FIRST alone (it is 16 bytes longer), the rest as trains.
 //!
 //! The sender copies each payload from its place in the message into a packet, whose ICRC it writes. The receiver takes
 //! packets in order only, copies each payload to its place in the message and acknowledges every
@@ -23,18 +23,21 @@ struct Layout {
     /// First packet and number of packets of every train.
     trains: Vec<(usize, usize)>,
     total: usize,
+    /// Bytes of RETH in the first packet.
+    reth: usize,
 }
 
 impl Layout {
-    fn new(size: usize, mtu: usize) -> Layout {
+    fn new(size: usize, mtu: usize, writes: bool) -> Layout {
+        let reth = if writes { RETH } else { 0 };
         let count = size.div_ceil(mtu).max(1);
         let most = MAX_TRAIN_SEGMENTS.min(MAX_TRAIN_BYTES / (BTH + mtu + ICRC));
-        let mut layout = Layout { packets: Vec::new(), trains: Vec::new(), total: 0 };
+        let mut layout = Layout { packets: Vec::new(), trains: Vec::new(), total: 0, reth };
         for i in 0..count {
             let payload = mtu.min(size - (i * mtu).min(size));
-            let len = BTH + if i == 0 { RETH } else { 0 } + payload.next_multiple_of(4) + ICRC;
+            let len = BTH + if i == 0 { reth } else { 0 } + payload.next_multiple_of(4) + ICRC;
             match layout.trains.last_mut() {
-                Some((_, in_train)) if i > 1 && *in_train < most => *in_train += 1,
+                Some((_, in_train)) if (i > 1 || reth == 0) && *in_train < most => *in_train += 1,
                 _ => layout.trains.push((i, 1)),
             }
             let index = layout.trains.last().map_or(0, |&(first, _)| i - first) as u16;
@@ -46,7 +49,7 @@ impl Layout {
 }
 
 pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<BaselineResult> {
-    let layout = Layout::new(options.size, options.mtu);
+    let layout = Layout::new(options.size, options.mtu, options.writes);
     let per_message = layout.packets.len() as u32;
     let mut staging = vec![0; layout.total];
     let source = vec![0x5a; per_message as usize * options.mtu];
@@ -96,7 +99,7 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
 fn send_message(end: &mut End, layout: &Layout, source: &[u8], mtu: usize, staging: &mut [u8], first: u32) {
     for (i, &(offset, len, index)) in layout.packets.iter().enumerate() {
         let datagram = &mut staging[offset..offset + len];
-        let payload = &mut datagram[BTH + if i == 0 { RETH } else { 0 }..len - ICRC];
+        let payload = &mut datagram[BTH + if i == 0 { layout.reth } else { 0 }..len - ICRC];
         payload.copy_from_slice(&source[i * mtu..][..payload.len()]);
         header(datagram, DATA, first.wrapping_add(i as u32));
         end.out.seal(index, datagram);
@@ -113,7 +116,8 @@ fn send_message(end: &mut End, layout: &Layout, source: &[u8], mtu: usize, stagi
     end.send_all(&trains);
 }
 
-pub(super) fn serve(end: &mut End, size: usize, mtu: usize, stop: &AtomicBool) {
+pub(super) fn serve(end: &mut End, size: usize, mtu: usize, writes: bool, stop: &AtomicBool) {
+    let reth = if writes { RETH } else { 0 };
     let per_message = size.div_ceil(mtu).max(1) as u32;
     let mut destination = vec![0u8; per_message as usize * mtu];
     let mut expected = 0u32;
@@ -125,7 +129,7 @@ pub(super) fn serve(end: &mut End, size: usize, mtu: usize, stop: &AtomicBool) {
             STOP => done = true,
             DATA if sequence(datagram) == expected => {
                 let in_message = expected % per_message;
-                let payload = &datagram[BTH + if in_message == 0 { RETH } else { 0 }..datagram.len() - ICRC];
+                let payload = &datagram[BTH + if in_message == 0 { reth } else { 0 }..datagram.len() - ICRC];
                 let payload = &payload[..payload.len().min(mtu)];
                 destination[in_message as usize * mtu..][..payload.len()].copy_from_slice(payload);
                 expected = expected.wrapping_add(1);
