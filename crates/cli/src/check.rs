@@ -7,6 +7,7 @@ use crate::serve::config::{Config, Flags};
 
 /// Flags of `everywire check`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  everywire check target.toml && everywire serve target.toml")]
 pub struct Args {
     /// The configuration of `everywire serve`.
     config: PathBuf,

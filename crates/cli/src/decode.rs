@@ -17,6 +17,8 @@ use crate::error::{self, CliError};
 
 /// Flags of `everywire decode`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  everywire decode file.pcap\n  \
+    everywire decode --json file.pcapng | jq 'select(.icrc == \"bad\")'")]
 pub struct Args {
     /// One JSON object a packet instead of a line.
     #[arg(long)]

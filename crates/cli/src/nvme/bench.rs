@@ -33,6 +33,8 @@ pub enum Pattern {
 
 /// Flags of `everywire nvme bench`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  \
+    everywire nvme bench 192.0.2.1 nqn.2026-11.example:disk --rw randread --depth 32 --json")]
 pub struct Args {
     #[command(flatten)]
     place: Place,

@@ -11,6 +11,7 @@ use crate::error::{CliError, note, print};
 
 /// Flags of `everywire nvme discover`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  everywire nvme discover 192.0.2.1 --json")]
 pub struct Args {
     #[command(flatten)]
     target: Target,

@@ -10,6 +10,7 @@ use crate::error::{CliError, print};
 
 /// Flags of `everywire nvme info`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  everywire nvme info 192.0.2.1 nqn.2026-11.example:disk")]
 pub struct Args {
     #[command(flatten)]
     place: Place,

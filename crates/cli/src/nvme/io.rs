@@ -19,6 +19,8 @@ const CHUNK: usize = 4 << 20;
 
 /// Flags of `everywire nvme read`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  \
+    everywire nvme read 192.0.2.1 nqn.2026-11.example:disk --offset 1MiB --length 64KiB > copy")]
 pub struct ReadArgs {
     #[command(flatten)]
     place: Place,
@@ -32,6 +34,8 @@ pub struct ReadArgs {
 
 /// Flags of `everywire nvme write`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  \
+    everywire nvme write 192.0.2.1 nqn.2026-11.example:disk --offset 1MiB < image")]
 pub struct WriteArgs {
     #[command(flatten)]
     place: Place,
