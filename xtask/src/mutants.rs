@@ -36,27 +36,45 @@ struct Mutant {
     why: String,
 }
 
+/// What became of a mutant.
+pub struct End<'a> {
+    pub name: &'a str,
+    pub why: &'a str,
+    pub seconds: u64,
+    /// How it was noticed; `None` if it was not.
+    pub noticed: Option<String>,
+}
+
 /// `cargo xtask mutants [NAME…]`: all of them, or those named.
 pub fn main(args: &[String]) -> Result<(), String> {
-    let mutants = select(args)?;
+    let (mut all, mut survivors) = (0, Vec::new());
+    run(args, &mut |end| {
+        all += 1;
+        match end.noticed {
+            Some(how) => println!("caught    {:<22} {:>4} s  {how}", end.name, end.seconds),
+            None => {
+                println!("SURVIVED  {:<22} {:>4} s  {}", end.name, end.seconds, end.why);
+                survivors.push(end.name.to_owned());
+            }
+        }
+    })?;
+    println!("{} of {all} caught", all - survivors.len());
+    if survivors.is_empty() { Ok(()) } else { Err(format!("nothing noticed: {}", survivors.join(", "))) }
+}
+
+/// Tries the mutants named, or all, and hands over what became of each.
+pub fn run(names: &[String], each: &mut dyn FnMut(End<'_>)) -> Result<(), String> {
+    let mutants = select(names)?;
     let scratch = shell::target().join("mutants");
     let tree = scratch.join("tree");
     copy_tree(&tree)?;
-    let mut survivors = Vec::new();
     for mutant in &mutants {
         let started = Instant::now();
-        let verdict = try_one(mutant, &tree, &scratch)?;
+        let noticed = try_one(mutant, &tree, &scratch)?;
         let seconds = started.elapsed().as_secs();
-        match verdict {
-            Some(how) => println!("caught    {:<22} {seconds:>4} s  {how}", mutant.name),
-            None => {
-                println!("SURVIVED  {:<22} {seconds:>4} s  {}", mutant.name, mutant.why);
-                survivors.push(mutant.name.as_str());
-            }
-        }
+        each(End { name: &mutant.name, why: &mutant.why, seconds, noticed });
     }
-    println!("{} of {} caught", mutants.len() - survivors.len(), mutants.len());
-    if survivors.is_empty() { Ok(()) } else { Err(format!("nothing noticed: {}", survivors.join(", "))) }
+    Ok(())
 }
 
 fn select(names: &[String]) -> Result<Vec<Mutant>, String> {

@@ -27,10 +27,26 @@ pub struct Bench {
     pub family: Family,
     /// Whether the running case's link loses packets.
     pub lossy: bool,
+    /// Whether the running case's host registers its buffers.
+    pub registers: bool,
 }
 
-/// What a healthy nvme host may say above "info" when its target goes away and comes back.
-const RECONNECT_LINES: &[&str] = &["nvme nvme", "Buffer I/O error on dev nvme", "block nvme"];
+/// What nvme and nvme_rdma say above "info" while a target is away and until it is back, after their "nvme nvme0: ". 0x370
+/// and 880 are Command Aborted By Host: the host's own end of what was under way.
+const RECONNECT_LINES: &[&str] = &[
+    "starting error recovery",
+    "failed nvme_keep_alive_end_io error=",
+    "long keepalive RTT (",
+    "Connect rejected: status ",
+    "Identify NS List failed (status=0x370)",
+    "Property Set error: 880, offset 0x14",
+];
+
+/// The same of a timed-out command, "I/O 7 QID 1 timeout", and of the multipath disk, "block nvme0n1: ", with the kernel's
+/// own count of how often that was said.
+const TIMEOUT_LINE: (&str, &str) = ("I/O ", " timeout");
+const NO_PATH_LINE: &str = "no usable path - requeuing I/O";
+const NO_PATH_COUNT: (&str, &str) = ("nvme_ns_head_submit_bio", " callbacks suppressed");
 
 /// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, and nvme_rdma of its parameter
 /// `register_always=N`.
@@ -41,11 +57,12 @@ const HARMLESS_LINES: &[&str] = &[
     "enabling unsafe global rkey",
 ];
 
-/// What soft-RoCE says of itself when it must send again, between two Linux kernels too: it goes back over a fast
-/// registration that it has already done, and takes the queue pair down.
-const LOSS_LINES: &[&str] = &["rxe_reg_fast_mr: mr->lkey"];
+/// What soft-RoCE says of itself when it must send again (interop/README.md): it goes back over a fast registration that
+/// it has already done, and takes the queue pair down.
+const REGISTRATION_LINE: &str = "rxe_reg_fast_mr: mr->lkey";
 
-/// Kernel messages that no case may cause, whatever their level.
+/// Kernel messages that no case may cause, whatever their level. Of these "I/O error" has many forms: the block layer's,
+/// the page cache's, nvme's own.
 const NEVER: &[&str] = &[
     "WARNING:",
     "BUG:",
@@ -55,6 +72,11 @@ const NEVER: &[&str] = &[
     "general protection",
     "rcu_sched",
     "Call Trace",
+    "I/O error",
+    "I/O Error",
+    "failing I/O",
+    "lost async page write",
+    "EXT4-fs error",
 ];
 
 impl Bench {
@@ -64,7 +86,7 @@ impl Bench {
         let a = lab.boot("A", 11)?;
         a.ok("bash /lab/rxe-up.sh")?;
         let (program, folder) = (program.to_path_buf(), folder.to_path_buf());
-        Ok(Bench { a, b: None, lab, program, folder, family: Family::V4, lossy: false })
+        Ok(Bench { a, b: None, lab, program, folder, family: Family::V4, lossy: false, registers: true })
     }
 
     /// Guest B, booted when it is first asked for.
@@ -128,11 +150,15 @@ impl Bench {
         Background::start(self.lab.host(&self.program).args(args), &log)
     }
 
-    /// Runs one case from preparation to inspection.
-    pub fn run(&mut self, case: &Case, folder: &Path) -> Result<(), String> {
+    /// Runs one case from preparation to inspection, and gives how many frames were captured; `frames` is the most.
+    pub fn run(&mut self, case: &Case, folder: &Path, frames: Option<u32>) -> Result<usize, String> {
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        (self.folder, self.family, self.lossy) = (folder.to_path_buf(), case.family, case.lossy);
+        (self.folder, self.family) = (folder.to_path_buf(), case.family);
+        (self.lossy, self.registers) = (case.lossy, case.registers);
+        if case.two_guests {
+            self.b()?;
+        }
         if self.lab.mtu != case.mtu {
             let guests: Vec<&Guest> = [Some(&self.a), self.b.as_ref()].into_iter().flatten().collect();
             self.lab.set_mtu(&guests, case.mtu)?;
@@ -141,47 +167,109 @@ impl Bench {
         if let Some(b) = &self.b {
             b.ok("dmesg -C")?;
         }
-        let capture = Capture::start(&self.lab, folder)?;
+        let mut captures = vec![Capture::start(&self.lab, folder, self.a.name, frames)?];
+        if case.two_guests {
+            captures.push(Capture::start(&self.lab, folder, "B", frames)?);
+        }
         let outcome = (case.run)(self);
-        let file = capture.stop();
+        let files: Vec<PathBuf> = captures.into_iter().map(Capture::stop).collect();
         let mut findings: Vec<String> = outcome.err().into_iter().collect();
         findings.extend(self.kernel_log(&self.a, case)?);
         if let Some(b) = &self.b {
             findings.extend(self.kernel_log(b, case)?);
         }
-        findings.extend(self.judge(&file)?);
-        if findings.is_empty() { Ok(()) } else { Err(findings.join("\n")) }
+        let mut captured = 0;
+        for file in &files {
+            captured += self.judge(file, frames, &mut findings)?;
+        }
+        if !findings.is_empty() {
+            return Err(findings.join("\n"));
+        }
+        for file in &files {
+            capture::keep_if_small(file);
+        }
+        Ok(captured)
     }
 
     fn kernel_log(&self, guest: &Guest, case: &Case) -> Result<Vec<String>, String> {
         let log = guest.ok("dmesg -x")?;
         let _ = fs::write(self.folder.join(format!("{}.dmesg", guest.name)), &log);
-        let above_info = |l: &str| {
-            ["emerg", "alert", "crit", "err", "warn"]
-                .iter()
-                .any(|level| l.split(':').nth(1).is_some_and(|field| field.trim() == *level))
-        };
-        let says = |known: &[&str], l: &str| known.iter().any(|k| l.contains(k));
-        let own = |l: &str| {
-            says(HARMLESS_LINES, l)
-                || (case.reconnects && says(RECONNECT_LINES, l))
-                || ((case.lossy || case.reconnects) && says(LOSS_LINES, l))
-        };
-        let bad = log.lines().filter(|l| says(NEVER, l) || (above_info(l) && !own(l)));
-        Ok(bad.map(|l| format!("guest {}'s kernel log: {l}", guest.name)).collect())
+        Ok(log
+            .lines()
+            .filter(|l| bad(l, case))
+            .map(|l| format!("guest {}'s kernel log: {l}", guest.name))
+            .collect())
     }
 
-    fn judge(&self, file: &Path) -> Result<Vec<String>, String> {
-        let mut findings: Vec<String> = capture::malformed(file)?
-            .into_iter()
-            .take(5)
-            .map(|m| format!("tshark calls malformed: {m}"))
-            .collect();
+    /// Has a capture judged, and gives how many packets it holds.
+    fn judge(&self, file: &Path, frames: Option<u32>, findings: &mut Vec<String>) -> Result<usize, String> {
+        let malformed = capture::malformed(file)?;
+        findings.extend(malformed.into_iter().take(5).map(|m| format!("tshark calls malformed: {m}")));
         let (packets, bad) = capture::bad_icrcs(&self.program, file)?;
         if packets == 0 {
             findings.push("the capture is empty".into());
         }
+        let missed = capture::missed(file)?;
+        if missed > 0 && frames.is_none() {
+            findings.push(format!("{}: tcpdump missed {missed} frames", file.display()));
+        }
         findings.extend(bad.into_iter().take(5).map(|b| format!("wrong ICRC: {b}")));
-        Ok(findings)
+        Ok(packets)
+    }
+}
+
+/// Whether a line of a guest's kernel log, `facility:level : [time] text`, is one that the case must not cause.
+fn bad(line: &str, case: &Case) -> bool {
+    let says = |known: &[&str]| known.iter().any(|k| line.contains(k));
+    if says(NEVER) {
+        return true;
+    }
+    let level = line.split(':').nth(1).unwrap_or_default().trim();
+    if !["emerg", "alert", "crit", "err", "warn"].contains(&level) {
+        return false;
+    }
+    let own = (case.reconnects && reconnects(line))
+        || ((case.reconnects || case.registers && case.lossy) && line.contains(REGISTRATION_LINE));
+    !says(HARMLESS_LINES) && !own
+}
+
+/// Whether it is one of the lines of nvme and nvme_rdma that belong to a target going away and coming back.
+fn reconnects(line: &str) -> bool {
+    let text = line.split_once("] ").map_or(line, |(_, text)| text);
+    let Some((device, said)) = text.split_once(": ") else { return false };
+    if device.starts_with("block nvme") {
+        return said == NO_PATH_LINE;
+    }
+    if device == NO_PATH_COUNT.0 {
+        return said.ends_with(NO_PATH_COUNT.1);
+    }
+    device.starts_with("nvme nvme")
+        && (RECONNECT_LINES.iter().any(|known| said.starts_with(known))
+            || (said.starts_with(TIMEOUT_LINE.0) && said.ends_with(TIMEOUT_LINE.1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_exact_words_belong_to_a_reconnect() {
+        for line in [
+            "kern  :warn  : [  223.261736] nvme nvme0: I/O 1 QID 0 timeout",
+            "kern  :warn  : [  223.261899] nvme nvme0: starting error recovery",
+            "kern  :err   : [  229.410872] nvme nvme0: failed nvme_keep_alive_end_io error=10",
+            "kern  :warn  : [  229.449685] block nvme0n1: no usable path - requeuing I/O",
+            "kern  :warn  : [  278.321652] nvme_ns_head_submit_bio: 5 callbacks suppressed",
+        ] {
+            assert!(reconnects(line), "{line}");
+        }
+        for line in [
+            "kern  :warn  : [  229.449685] block nvme0n1: no available path - failing I/O",
+            "kern  :err   : [  305.961517] nvme0c0n1: I/O Cmd(0x2) @ LBA 523616, 80 blocks, I/O Error (sct 0x3 / sc 0x71)",
+            "kern  :err   : [  305.963242] Buffer I/O error on dev nvme0n1, logical block 0, async page read",
+            "kern  :warn  : [  305.963242] nvme nvme0: Identify namespace failed (status=0x4002)",
+        ] {
+            assert!(!reconnects(line), "{line}");
+        }
     }
 }

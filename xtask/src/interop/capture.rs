@@ -1,6 +1,7 @@
 //! Captures: tcpdump on a guest's tap while a case runs, then judged from outside by tshark (no malformed frame)
 //! and by the program's own `decode` (every ICRC good).
 //!
+//! What a guest loses on purpose is lost inside it: a tap shows all that a guest sent and all that was sent to it.
 //! tshark's known errors are listed with their reason; everything else it marks is a finding.
 
 use std::path::{Path, PathBuf};
@@ -9,37 +10,31 @@ use std::time::Duration;
 
 use super::lab::{Background, Lab};
 
-/// Frames kept of a case: the handshakes, the first I/O, and enough bulk. tshark reads some 10,000 a second.
-const FRAMES: u32 = 30_000;
+/// Frames of a case that CI looks at: the handshakes, the first I/O, and enough bulk. tshark reads some 10,000 a second.
+pub const SAMPLE: u32 = 30_000;
+
+/// A capture of a case that passed is kept up to this size.
+const KEPT_BYTES: u64 = 64 << 20;
 
 /// A capture that is running.
 pub struct Capture {
     tcpdump: Background,
-    /// The pcap file.
-    pub file: PathBuf,
+    file: PathBuf,
 }
 
 impl Capture {
-    /// Captures RoCE on guest A's tap into `folder`.
-    pub fn start(lab: &Lab, folder: &Path) -> Result<Capture, String> {
-        let file = folder.join("capture.pcap");
+    /// Captures RoCE on a guest's tap into `folder`, at most `frames` packets.
+    pub fn start(lab: &Lab, folder: &Path, guest: &str, frames: Option<u32>) -> Result<Capture, String> {
+        let file = folder.join(format!("{guest}.pcap"));
         let mut command = lab.host("tcpdump");
-        command.args([
-            "-i",
-            "tap-A",
-            "-s",
-            "0",
-            "-B",
-            "32768",
-            "-Z",
-            "root",
-            "-U",
-            "-c",
-            &FRAMES.to_string(),
-            "-w",
-        ]);
-        command.arg(&file).args(["udp port 4791"]);
-        let mut tcpdump = Background::start(&mut command, &folder.join("tcpdump.log"))?;
+        command
+            .args(["-i", &format!("tap-{guest}"), "-s", "0", "-B", "65536", "-Z", "root", "-w"])
+            .arg(&file);
+        if let Some(frames) = frames {
+            command.args(["-c", &frames.to_string()]);
+        }
+        command.args(["udp port 4791"]);
+        let mut tcpdump = Background::start(&mut command, &log_of(&file))?;
         tcpdump.wait_for("listening on", Duration::from_secs(30))?;
         Ok(Capture { tcpdump, file })
     }
@@ -50,6 +45,25 @@ impl Capture {
         self.tcpdump.signal(rustix::process::Signal::INT);
         self.tcpdump.wait(Duration::from_secs(10));
         self.file.clone()
+    }
+}
+
+fn log_of(file: &Path) -> PathBuf {
+    file.with_extension("tcpdump")
+}
+
+/// Frames that went by while tcpdump was busy, by its own closing words.
+pub fn missed(file: &Path) -> Result<u64, String> {
+    let log = log_of(file);
+    let text = std::fs::read_to_string(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+    let line = text.lines().find_map(|l| l.strip_suffix(" packets dropped by kernel"));
+    line.and_then(|n| n.trim().parse().ok()).ok_or_else(|| format!("{}: no count of drops", log.display()))
+}
+
+/// Removes a large capture of a case that passed.
+pub fn keep_if_small(file: &Path) {
+    if std::fs::metadata(file).is_ok_and(|data| data.len() > KEPT_BYTES) {
+        let _ = std::fs::remove_file(file);
     }
 }
 

@@ -23,6 +23,8 @@ use scenarios::Case;
 pub struct Report {
     pub name: String,
     pub seconds: u64,
+    /// Packets captured and judged.
+    pub packets: usize,
     pub failure: Option<String>,
 }
 
@@ -44,7 +46,7 @@ const NEEDED: &[(&str, &str)] = &[
 pub fn main(args: &[String]) -> Result<(), String> {
     if args.iter().any(|a| a == "--list") {
         for case in scenarios::all() {
-            println!("{:28} {}{}", case.name, if case.sample { "" } else { "(soak) " }, case.about);
+            println!("{:34} {}{}", case.name, if case.sample { "" } else { "(soak) " }, case.about);
         }
         return Ok(());
     }
@@ -52,9 +54,12 @@ pub fn main(args: &[String]) -> Result<(), String> {
         return Err(why);
     }
     build_program()?;
-    let reports = run(&select(args)?)?;
-    let failed = reports.iter().filter(|r| r.failure.is_some()).count();
-    println!("{} passed, {failed} failed, 0 skipped", reports.len() - failed);
+    let (mut passed, mut failed) = (0, 0);
+    run(&select(args)?, None, &mut |report| match report.failure {
+        None => passed += 1,
+        Some(_) => failed += 1,
+    })?;
+    println!("{passed} passed, {failed} failed, 0 skipped");
     if failed == 0 { Ok(()) } else { Err(format!("logs are in {}", folder().display())) }
 }
 
@@ -71,9 +76,7 @@ pub fn sample() -> Result<Outcome, String> {
     }
     let cases: Vec<Case> = scenarios::all().into_iter().filter(|c| c.sample).collect();
     let mut tally = Tally::default();
-    for report in run(&cases)? {
-        tally.add(Tally::one(report.failure.is_none()));
-    }
+    run(&cases, Some(capture::SAMPLE), &mut |report| tally.add(Tally::one(report.failure.is_none())))?;
     Ok(Outcome::Counted(tally))
 }
 
@@ -98,11 +101,11 @@ pub fn select(names: &[String]) -> Result<Vec<Case>, String> {
         .collect())
 }
 
-/// Runs cases in their order on one bench; after a failure the next case gets a fresh one.
-pub fn run(cases: &[Case]) -> Result<Vec<Report>, String> {
+/// Runs cases in their order on one bench; after a failure the next case gets a fresh one. Of every case at most `frames`
+/// packets a tap are captured.
+pub fn run(cases: &[Case], frames: Option<u32>, each: &mut dyn FnMut(&Report)) -> Result<(), String> {
     let image = build_guest()?;
     let program = shell::target().join("release/everywire");
-    let mut reports = Vec::new();
     let mut bench: Option<Bench> = None;
     for case in cases {
         let started = Instant::now();
@@ -110,27 +113,32 @@ pub fn run(cases: &[Case]) -> Result<Vec<Report>, String> {
             Some(bench) => Ok(bench),
             None => Bench::up(&image, &folder().join("lab"), &program),
         };
-        let failure = match outcome {
-            Ok(mut running) => match running.run(case, &folder().join(&case.name)) {
-                Ok(()) => {
+        let (packets, failure) = match outcome {
+            Ok(mut running) => match running.run(case, &folder().join(&case.name), frames) {
+                Ok(packets) => {
                     bench = Some(running);
-                    None
+                    (packets, None)
                 }
-                Err(why) => Some(why),
+                Err(why) => (0, Some(why)),
             },
-            Err(why) => Some(why),
+            Err(why) => (0, Some(why)),
         };
         let seconds = started.elapsed().as_secs();
-        println!("    {:28} {} ({seconds} s)", case.name, if failure.is_none() { "ok" } else { "FAILED" });
+        let end = if failure.is_none() {
+            format!("ok ({seconds} s, {packets} packets)")
+        } else {
+            format!("FAILED ({seconds} s)")
+        };
+        println!("    {:34} {end}", case.name);
         if let Some(why) = &failure {
             println!(
                 "{}",
                 why.lines().take(60).map(|l| format!("      {l}\n")).collect::<String>().trim_end()
             );
         }
-        reports.push(Report { name: case.name.clone(), seconds, failure });
+        each(&Report { name: case.name.clone(), seconds, packets, failure });
     }
-    Ok(reports)
+    Ok(())
 }
 
 fn folder() -> PathBuf {

@@ -18,6 +18,10 @@ pub struct Case {
     pub mtu: u32,
     /// 1 % loss and reordering on guest A's link, both ways.
     pub lossy: bool,
+    /// Whether the Linux host registers its buffers, as is its default; soft-RoCE can't on a link that loses packets.
+    pub registers: bool,
+    /// Whether guest B takes part.
+    pub two_guests: bool,
     /// Whether the guest's nvme driver is expected to lose its target and come back.
     pub reconnects: bool,
     /// Whether `cargo xtask test` runs it.
@@ -35,6 +39,8 @@ impl Case {
             family: Family::V4,
             mtu: 1500,
             lossy: false,
+            registers: true,
+            two_guests: false,
             reconnects: false,
             sample: false,
             run,
@@ -50,11 +56,19 @@ impl Case {
     }
 
     fn lossy(self) -> Case {
-        Case { name: self.name + "-loss", lossy: true, ..self }
+        Case { name: self.name + "-loss", lossy: true, registers: false, ..self }
     }
 
     fn reconnecting(self) -> Case {
         Case { reconnects: true, ..self }
+    }
+
+    fn registering(self) -> Case {
+        Case { registers: true, ..self }
+    }
+
+    fn with_b(self) -> Case {
+        Case { two_guests: true, ..self }
     }
 
     fn in_sample(self) -> Case {

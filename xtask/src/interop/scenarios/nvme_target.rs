@@ -33,31 +33,32 @@ pub fn cases() -> Vec<Case> {
         Case::new("nvme-target-kill", "kill -9 of the target under I/O; the host comes back", kill)
             .reconnecting()
     };
-    let steady = || {
-        Case::new(
-            "nvme-target-steady",
-            "fio as above, host without fast registration: nothing may reconnect",
-            fio_steady,
-        )
-    };
-    let lossy = |case: Case| case.lossy().reconnecting();
+    let registering = Case::new(
+        "nvme-target-registering",
+        "fio as above, host as it is by default: it may reconnect, and nothing is lost",
+        fio_short,
+    );
     vec![
         files().in_sample(),
-        files().v6(),
         short().v6().jumbo().in_sample(),
         kill().in_sample(),
-        kill().v6().jumbo(),
-        steady().lossy().in_sample(),
-        steady().v6().jumbo().lossy(),
-        lossy(short()),
-        lossy(files()),
-        lossy(long()).v6().jumbo(),
+        short().lossy().in_sample(),
+        files().v6(),
         files().jumbo(),
         files().v6().jumbo(),
+        files().lossy(),
+        files().v6().jumbo().lossy(),
         long(),
         long().jumbo(),
         long().v6(),
         long().v6().jumbo(),
+        long().lossy(),
+        long().v6().jumbo().lossy(),
+        kill().jumbo(),
+        kill().v6(),
+        kill().v6().jumbo(),
+        kill().lossy(),
+        registering.lossy().registering().reconnecting(),
     ]
 }
 
@@ -97,9 +98,9 @@ fn with_target(
 
 fn connect(bench: &Bench) -> Result<(), String> {
     let address = bench.host_address();
-    // Soft-RoCE can lose a queue pair for good when it sends again (bench.rs); the host notices by a command's timeout,
-    // 30 s as Linux has it.
-    let timeout = if bench.lossy { 5 } else { 30 };
+    // Soft-RoCE can lose a queue pair for good when it registers on a lossy link (bench.rs); the host notices by a command's
+    // timeout, 30 s as Linux has it.
+    let timeout = if bench.lossy && bench.registers { 5 } else { 30 };
     let options = if bench.lossy { PATIENT } else { IMPATIENT };
     let connect = format!(
         "modprobe nvme_core; echo {timeout} >/sys/module/nvme_core/parameters/io_timeout; bash /lab/nvme-connect.sh {address} {NQN} 2 {options}"
@@ -113,21 +114,48 @@ fn disconnect(bench: &Bench) -> Result<(), String> {
     Ok(())
 }
 
+/// With `register_always=N` and one segment a request the host registers nothing, so that soft-RoCE's own error (bench.rs)
+/// stays out of the way, and a connection must live through every loss.
+fn without_registration(bench: &Bench, work: impl Fn(&Bench) -> Result<(), String>) -> Result<(), String> {
+    bench.a.ok("modprobe -r nvme_rdma; modprobe nvme_rdma register_always=N")?;
+    work(bench)?;
+    bench.a.ok("modprobe -r nvme_rdma; echo 0 >/proc/sys/vm/nr_hugepages")?;
+    Ok(())
+}
+
 fn files(bench: &mut Bench) -> Result<(), String> {
+    if bench.lossy { without_registration(bench, use_files) } else { use_files(bench) }
+}
+
+fn use_files(bench: &Bench) -> Result<(), String> {
     with_target(bench, "ram:256MiB", |bench| {
         connect(bench)?;
         bench.a.ok(
             "d=$(cat /run/nvme-disk); nvme id-ctrl $d; nvme id-ns $d; nvme list-subsys; nvme smart-log $d",
         )?;
-        bench.a.ok_within("bash /lab/nvme-patterns.sh $(cat /run/nvme-disk)", LIMIT)?;
+        let tree = if bench.lossy {
+            // A page a request is one segment, and lives in no registration.
+            bench.a.ok("for limit in /sys/block/nvme*/queue/max_sectors_kb; do echo 4 >$limit; done")?;
+            "/etc"
+        } else {
+            "/etc /usr/bin"
+        };
+        bench.a.ok_within("bash /lab/nvme-patterns.sh $(cat /run/nvme-disk) 'LBA Out of Range'", LIMIT)?;
         bench.a.ok_within("bash /lab/nvme-zeroes.sh $(cat /run/nvme-disk)", LIMIT)?;
-        let tree = if bench.lossy { "/etc" } else { "/etc /usr/bin" };
         bench.a.ok_within(&format!("bash /lab/nvme-files.sh $(cat /run/nvme-disk) {tree}"), LIMIT)?;
         disconnect(bench)
     })
 }
 
-fn fio(bench: &Bench, seconds: u32, memory: &str) -> Result<(), String> {
+fn fio(bench: &Bench, seconds: u32) -> Result<(), String> {
+    if bench.lossy && !bench.registers {
+        without_registration(bench, |bench| use_fio(bench, seconds, "huge"))
+    } else {
+        use_fio(bench, seconds, "")
+    }
+}
+
+fn use_fio(bench: &Bench, seconds: u32, memory: &str) -> Result<(), String> {
     with_target(bench, "ram:256MiB", |bench| {
         connect(bench)?;
         let limit = Duration::from_secs(u64::from(seconds)) + LIMIT;
@@ -138,32 +166,28 @@ fn fio(bench: &Bench, seconds: u32, memory: &str) -> Result<(), String> {
     })
 }
 
-/// With `register_always=N` and one segment a buffer the host registers nothing, so that soft-RoCE's own error (bench.rs)
-/// stays out of the way, and a connection must live through every loss.
-fn fio_steady(bench: &mut Bench) -> Result<(), String> {
-    bench.a.ok("modprobe -r nvme_rdma; modprobe nvme_rdma register_always=N")?;
-    fio(bench, 10, "huge")?;
-    bench.a.ok("modprobe -r nvme_rdma; echo 0 >/proc/sys/vm/nr_hugepages")?;
-    Ok(())
-}
-
 fn fio_short(bench: &mut Bench) -> Result<(), String> {
-    fio(bench, 10, "")
+    fio(bench, 10)
 }
 
 fn fio_long(bench: &mut Bench) -> Result<(), String> {
-    fio(bench, 30, "")
+    fio(bench, 30)
 }
 
 /// A file that outlives the target; fio runs across the kill, and bytes flushed before it are there after it.
 fn kill(bench: &mut Bench) -> Result<(), String> {
+    if bench.lossy { without_registration(bench, kill_and_return) } else { kill_and_return(bench) }
+}
+
+fn kill_and_return(bench: &Bench) -> Result<(), String> {
     let file = bench.folder.join("disk");
     let backend = format!("file:{},size=128MiB", file.display());
     let first = serve(bench, "serve-1", &backend)?;
     connect(bench)?;
     let disk = "d=$(cat /run/nvme-disk)";
     bench.a.ok(&format!("{disk}; dd if=/dev/urandom of=/tmp/before bs=64k count=16 status=none; dd if=/tmp/before of=$d bs=64k seek=1500 oflag=direct conv=fsync status=none"))?;
-    let job = bench.a.start(&format!("{disk}; bash /lab/nvme-fio.sh $d 20"))?;
+    let memory = if bench.lossy { "huge" } else { "" };
+    let job = bench.a.start(&format!("{disk}; bash /lab/nvme-fio.sh $d 20 {memory}"))?;
     std::thread::sleep(Duration::from_secs(6));
     first.signal(Signal::KILL);
     first.end(Duration::from_secs(10));

@@ -1,0 +1,171 @@
+//! `cargo xtask soak`: the long matrices, and the day's report of them, docs/soak/YYYY-MM-DD.md.
+//!
+//! Four items, each alone by its name: the simulation's seeds, the mutants, every case with the Linux kernel, and long
+//! fuzzing. The report is written after every line of it, so that a run that is broken off leaves what it saw.
+
+mod fuzz;
+mod report;
+
+use std::time::{Duration, Instant};
+
+use crate::interop;
+use crate::mutants;
+use crate::shell;
+use report::{Page, Row};
+
+/// Takes the names that follow the item's own, runs what they select (all for none), and hands over each line as it is done.
+type Run = fn(&[String], &mut dyn FnMut(Row)) -> Result<(), String>;
+
+struct Item {
+    name: &'static str,
+    /// What it is, for the report.
+    about: &'static str,
+    /// The heads of the report's first and fourth column.
+    heads: [&'static str; 2],
+    run: Run,
+}
+
+const ITEMS: [Item; 4] = [
+    Item {
+        name: "seeds",
+        about: "The simulator's main workload under faults and kills, a thousand seeds a line.",
+        heads: ["seeds", "work done"],
+        run: seeds,
+    },
+    Item {
+        name: "mutants",
+        about: "One check broken at a time (crates/sim/mutants.toml); the simulator must notice.",
+        heads: ["check broken", "noticed by"],
+        run: broken,
+    },
+    Item {
+        name: "interop",
+        about: "The Linux kernel as peer (interop/README.md); tshark and `everywire decode` see every packet of every case.",
+        heads: ["case", "packets"],
+        run: kernel,
+    },
+    Item {
+        name: "fuzz",
+        about: "Every fuzz target (fuzz/README.md) on inputs that no smoke run has seen.",
+        heads: ["target", "inputs"],
+        run: fuzz::run,
+    },
+];
+
+/// Seeds of the simulation's main workload, and how many make a line.
+const SEEDS: u64 = 10_000;
+const SEEDS_A_LINE: u64 = 1000;
+const SEEDS_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+
+/// `cargo xtask soak [ITEM [NAME…]]…`: the items named, in full or only their lines that begin with a NAME; all for none.
+pub fn main(args: &[String]) -> Result<(), String> {
+    let wanted = select(args)?;
+    let mut page = Page::open(&ITEMS.map(|i| (i.name, i.about, i.heads)))?;
+    let mut failed = Vec::new();
+    for (item, names) in wanted {
+        println!("{}", item.name);
+        let outcome = (item.run)(&names, &mut |row| {
+            println!("    {row}");
+            if row.failure.is_some() {
+                failed.push(format!("{} {}", item.name, row.name));
+            }
+            if let Err(why) = page.add(item.name, row) {
+                eprintln!("{why}");
+            }
+        });
+        if let Err(why) = outcome {
+            println!("{why}");
+            failed.push(item.name.to_owned());
+        }
+    }
+    println!("report: {}", page.path().display());
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// The items that the arguments name, each with the names that follow it.
+fn select(args: &[String]) -> Result<Vec<(&'static Item, Vec<String>)>, String> {
+    if args.is_empty() {
+        return Ok(ITEMS.iter().map(|item| (item, Vec::new())).collect());
+    }
+    let mut wanted: Vec<(&Item, Vec<String>)> = Vec::new();
+    for arg in args {
+        match (ITEMS.iter().find(|item| item.name == arg), wanted.last_mut()) {
+            (Some(item), _) => wanted.push((item, Vec::new())),
+            (None, Some((_, names))) => names.push(arg.clone()),
+            (None, None) => {
+                let known = ITEMS.map(|item| item.name).join(", ");
+                return Err(format!("no item of the soak is called {arg:?}; the items are: {known}"));
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+/// The main workload, `cores` seeds at a time.
+fn seeds(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
+    let lines = (0..SEEDS / SEEDS_A_LINE).map(|line| line * SEEDS_A_LINE);
+    let lines: Vec<(u64, String)> =
+        lines.map(|from| (from, format!("{from} to {}", from + SEEDS_A_LINE - 1))).collect();
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| name.starts_with(n.as_str()));
+    if let Some(unknown) = names.iter().find(|n| !lines.iter().any(|l| l.1.starts_with(n.as_str()))) {
+        return Err(format!("no line of the seeds begins with {unknown:?}"));
+    }
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
+    for (from, name) in lines.into_iter().filter(|l| wanted(&l.1)) {
+        let started = Instant::now();
+        let mut soak = shell::cargo();
+        soak.args(["run", "--quiet", "--profile", "soak", "--package", "everywire-sim", "--example", "soak"]);
+        soak.args(["--", "--from", &from.to_string(), "--count", &SEEDS_A_LINE.to_string(), "--jobs", &jobs]);
+        let done = shell::run(&mut soak, &logs().join(format!("seeds-{from}.log")), SEEDS_LIMIT)?;
+        let figures = done.output.lines().rev().find(|l| l.contains(" work requests, ")).unwrap_or_default();
+        let figures = figures.split(" in ").next().unwrap_or_default().to_owned();
+        let failure = (!done.ok()).then(|| {
+            let first = done.output.lines().find(|l| l.starts_with("seed ") || l.contains("panicked"));
+            first.map_or_else(|| done.tail(1).trim().to_owned(), str::to_owned)
+        });
+        each(Row { name, seconds: started.elapsed().as_secs(), figures, failure });
+    }
+    Ok(())
+}
+
+fn broken(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
+    mutants::run(names, &mut |end| {
+        let failure = end.noticed.is_none().then(|| format!("nothing noticed: {}", end.why));
+        let (name, figures) = (end.name.to_owned(), end.noticed.unwrap_or_default());
+        each(Row { name, seconds: end.seconds, figures, failure });
+    })
+}
+
+fn kernel(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
+    if let Some(why) = interop::cannot() {
+        return Err(why);
+    }
+    interop::build_program()?;
+    interop::run(&interop::select(names)?, None, &mut |end| {
+        let failure = end.failure.as_deref().map(|why| why.lines().next().unwrap_or("failed").to_owned());
+        let figures = if end.packets > 0 { end.packets.to_string() } else { String::new() };
+        each(Row { name: end.name.clone(), seconds: end.seconds, figures, failure });
+    })
+}
+
+fn logs() -> std::path::PathBuf {
+    shell::target().join("soak-logs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_belong_to_the_item_before_them() {
+        let chosen = |args: &[&str]| {
+            let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+            select(&args)
+                .map(|all| all.into_iter().map(|(item, names)| (item.name, names)).collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&[]).unwrap().len(), ITEMS.len());
+        let two = chosen(&["interop", "ping", "kernel", "seeds"]).unwrap();
+        assert_eq!(two, [("interop", vec!["ping".to_owned(), "kernel".to_owned()]), ("seeds", vec![])]);
+        assert!(chosen(&["ping"]).unwrap_err().contains("seeds, mutants, interop, fuzz"));
+    }
+}
