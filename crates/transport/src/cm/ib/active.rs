@@ -8,7 +8,8 @@ use everywire_wire::cm::{RejReason, Rep};
 use everywire_wire::{Psn, Qpn};
 
 use super::config::{
-    MAX_MRAS, MAX_SERVICE_TIMEOUT, REQ_PRIVATE_DATA, RTU_PRIVATE_DATA, ack_timeout, cm_time,
+    MAX_MRAS, MAX_PEER_ACK_TIMEOUT, MAX_SERVICE_TIMEOUT, REQ_PRIVATE_DATA, RTU_PRIVATE_DATA, ack_timeout,
+    cm_time,
 };
 use super::events::{CmCallError, CmEvent};
 use super::message::{self, Rejected, check_private};
@@ -123,7 +124,9 @@ impl Cm {
         // A careless peer takes more than was offered: serve it as far as the adapter can.
         p.max_dest_rd_atomic = p.max_dest_rd_atomic.max(rep.initiator_depth.min(limit));
         p.rnr_retry_count = rep.rnr_retry_count;
-        p.ack_timeout = ack_timeout(rep.target_ack_delay, p.ack_timeout.saturating_sub(1));
+        // The peer's ACK delay must not make ours endless either; what the program asked for stays.
+        let most = p.ack_timeout.max(MAX_PEER_ACK_TIMEOUT);
+        p.ack_timeout = ack_timeout(rep.target_ack_delay, p.ack_timeout.saturating_sub(1)).min(most);
         let reply = Reply {
             id,
             params: *p,

@@ -23,6 +23,8 @@ pub const MAX_QUEUED_MADS: usize = 8192;
 pub const MAX_BACKLOG: usize = 4096;
 /// Largest response time code taken from a peer (17.2 s): a hostile 31 would hold a connection for days.
 pub const MAX_RESPONSE_TIMEOUT: u8 = 22;
+/// Longest local ACK timeout that a peer can give a queue pair of ours: 4.096 µs × 2^22 is 17 s.
+pub(super) const MAX_PEER_ACK_TIMEOUT: u8 = 22;
 /// Largest MRA service time code honoured (68.7 s); Linux's rdma_cm asks for exactly this.
 pub const MAX_SERVICE_TIMEOUT: u8 = 24;
 /// MRAs honoured for one REQ or REP.
@@ -106,6 +108,19 @@ impl CmConfig {
         p.ack_timeout.unwrap_or_else(|| self.local_ack_timeout()).min(31)
     }
 
+    /// The local ACK timeout for a queue pair whose peer's REQ asks for `code`. 0 would mean for ever (IBTA §9.9.2.1.1),
+    /// so that a lost packet is never noticed, and 31 is 2.4 hours: neither is a peer's to decide.
+    pub(super) fn peer_ack_timeout(&self, code: u8) -> u8 {
+        if code == 0 { self.local_ack_timeout() } else { code.min(MAX_PEER_ACK_TIMEOUT) }
+    }
+
+    /// How long a connection rests in time-wait: what its packets may still live, twice, or as its peers agreed if that is
+    /// longer (IBTA §12.9.8.4).
+    pub(super) fn time_wait(&self, ack_timeout: u8) -> Duration {
+        let round_trip = self.packet_life_time.saturating_add(1);
+        cm_time(ack_timeout.max(round_trip).min(MAX_RESPONSE_TIMEOUT))
+    }
+
     /// The time between two transmissions of a MAD when the peer answers within `response_timeout`.
     pub(super) fn retry_interval(response_timeout: u8, ack_timeout: u8) -> Duration {
         cm_time(response_timeout.min(MAX_RESPONSE_TIMEOUT)) + cm_time(ack_timeout.min(MAX_RESPONSE_TIMEOUT))
@@ -141,6 +156,20 @@ mod tests {
         assert_eq!(ack_timeout(25, 18), 25);
         assert_eq!(ack_timeout(20, 18), 21);
         assert_eq!(ack_timeout(31, 31), 31);
+    }
+
+    #[test]
+    fn a_peer_decides_within_reason() {
+        let config = CmConfig::default();
+        let codes = [(0, 19), (1, 1), (14, 14), (19, 19), (22, 22), (23, 22), (31, 22)];
+        for (asked, given) in codes {
+            assert_eq!(config.peer_ack_timeout(asked), given, "{asked}");
+        }
+        // Twice a packet life time of 18 is 2^19 · 4.096 µs.
+        for short in [0, 1, 19] {
+            assert_eq!(config.time_wait(short).as_millis(), 2147);
+        }
+        assert_eq!(config.time_wait(20).as_millis(), 4294);
     }
 
     #[test]

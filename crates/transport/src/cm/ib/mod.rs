@@ -59,6 +59,8 @@ pub struct Cm {
     out: VecDeque<(MadPath, Box<[u8; MAD_LEN]>)>,
     events: VecDeque<CmEvent>,
     counters: CmCounters,
+    /// For tests of what follows when an id comes back.
+    forced_id: Option<CommId>,
 }
 
 impl Cm {
@@ -76,7 +78,14 @@ impl Cm {
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters::default(),
+            forced_id: None,
         }
+    }
+
+    /// The next fresh id is this one, if it is free: for tests of what follows when an id comes back.
+    #[doc(hidden)]
+    pub fn force_next_id(&mut self, id: CommId) {
+        self.forced_id = Some(id);
     }
 
     /// Starts to take requests for a service.
@@ -121,6 +130,11 @@ impl Cm {
         self.conns.get(id).map(|conn| conn.state)
     }
 
+    /// Whether an id is in use, by a connection or by a SIDR exchange. Once it is not, it can come back as another's.
+    pub fn knows(&self, id: CommId) -> bool {
+        self.conns.contains(id) || self.sidrs.contains(id)
+    }
+
     /// What a connection's queue pair is or will be told, as far as it is known.
     pub fn qp_params(&self, id: CommId) -> Option<QpParams> {
         self.conns.get(id).map(|conn| conn.params)
@@ -147,6 +161,9 @@ impl Cm {
 
     /// An id nobody uses, from entropy, in this process's slot.
     fn fresh_id(&mut self) -> CommId {
+        if let Some(id) = self.forced_id.take().filter(|id| !self.knows(*id)) {
+            return id;
+        }
         // The tables hold at most 2^17 of 2^24 ids, so this ends after a few draws.
         loop {
             let mut raw = self.rng.next_u32();
@@ -154,7 +171,7 @@ impl Cm {
                 raw = raw & 0x00ff_ffff | u32::from(slot) << 24;
             }
             let id = CommId(raw);
-            if raw != 0 && !self.conns.contains(id) && !self.sidrs.contains(id) {
+            if raw != 0 && !self.knows(id) {
                 return id;
             }
         }
@@ -229,7 +246,7 @@ impl Cm {
     fn enter_timewait(&mut self, now: Instant, id: CommId) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.retries_left = 0;
-        let rest = cm_time(conn.params.ack_timeout.min(MAX_RESPONSE_TIMEOUT));
+        let rest = self.config.time_wait(conn.params.ack_timeout);
         self.conns.enter_timewait(id, now + rest);
         while self.conns.timewait_len() > self.config.max_timewait.min(MAX_TIMEWAIT)
             && let Some(oldest) = self.conns.oldest_timewait()

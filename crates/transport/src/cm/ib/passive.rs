@@ -237,6 +237,7 @@ impl Cm {
         let Admitted { listener, transport, path_mtu } = admitted;
         let id = self.fresh_id();
         let mut params = request_params(from, req, path_mtu);
+        params.ack_timeout = self.config.peer_ack_timeout(params.ack_timeout);
         params.rq_psn = self.fresh_psn();
         let mut conn = self.new_conn(id, State::ReqReceived, params, identity.tid);
         conn.req = Some(identity);

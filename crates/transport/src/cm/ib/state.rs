@@ -234,8 +234,10 @@ const fn await_ready(state: State, input: Input) -> Step {
         I::Expire => go(A::GiveUp, S::Timewait),
         I::Disconnect | I::Abandon => go(A::SendDreq, S::DreqSent),
         I::Stale => go(A::WentStale, S::Timewait),
+        // Nothing is established yet: a client that died after its REQ need not be waited for.
+        I::Unreachable => go(A::NobodyThere, S::Timewait),
         I::Accept | I::Establish | I::Reject | I::AskForTime => go(A::Refuse, state),
-        I::MraOfReq | I::Rep | I::Drep | I::Lap | I::Unreachable => go(A::Ignore, state),
+        I::MraOfReq | I::Rep | I::Drep | I::Lap => go(A::Ignore, state),
     }
 }
 

@@ -456,6 +456,40 @@ fn unreachable() {
     assert_eq!(net.a.cm.state(up), Some(State::Established));
 }
 
+/// CM-04: the client dies between REP and RTU. Nothing is established, so the network's word ends it at once, with or
+/// without an MRA before; the queue pair number rests, since its peer may have begun to send.
+#[test]
+fn unreachable_between_rep_and_rtu() {
+    for mra in [false, true] {
+        let mut net = Net::new();
+        net.listen(8);
+        let a = net.connect(0x11);
+        net.settle();
+        let request = net.b.take_request().id;
+        net.b.cm.accept(net.now, request, &accept_params(0x22)).unwrap();
+        net.settle();
+        if mra {
+            net.a.take_reply();
+            net.a.cm.ask_for_time(net.now, a, 20).unwrap();
+            net.settle();
+            assert_eq!(net.b.cm.state(request), Some(State::RepMraReceived));
+        }
+        net.b.cm.unreachable(net.now, ip(A));
+        net.settle();
+        let [CmEvent::Failed { id, failure: Failure::Unreachable }] = net.b.events[..] else {
+            panic!("{:?}", net.b.events)
+        };
+        assert_eq!((id, net.b.cm.state(id)), (request, Some(State::Timewait)));
+        assert!(net.b.cm.qpn_in_timewait(Qpn::new(0x22)));
+        net.b.events.clear();
+        net.run_out();
+        let [CmEvent::TimewaitExit { id: rested, .. }] = net.b.events[..] else {
+            panic!("a second end: {:?}", net.b.events)
+        };
+        assert_eq!(rested, id);
+    }
+}
+
 /// A careless peer takes more responder resources than were offered; the adapter's limit holds.
 #[test]
 fn reply_that_takes_more_than_offered() {
