@@ -67,7 +67,7 @@ impl Pd {
         let device = self.device();
         let route = match attr.dst.is_multicast() {
             true => self.group_route(&attr),
-            false => device.resolve(attr.dst, attr.scope_id, attr.src).await,
+            false => device.resolve(attr.dst, attr.scope_id, attr.src, None).await,
         };
         let route = route.map_err(|error| self.unreachable(attr.dst, error))?;
         self.ah_through(&attr, route)

@@ -24,7 +24,7 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everywire_transport::cm::ib::{
     self, AcceptParams, Cm, CmConfig, CmCounters, CommId, ListenerId, Reject, SidrParams,
@@ -36,7 +36,7 @@ use everywire_wire::cm::RejReason;
 use crate::config::DeviceConfig;
 use crate::device::{Device, LOCAL_ACK_DELAY};
 use crate::drive::Unreachable;
-use crate::route::{Route, RouteError, RouteToken};
+use crate::route::{ROUTE_TIMEOUT, Route, RouteError, RouteToken};
 use crate::state::State;
 
 pub use active::Connecting;
@@ -52,9 +52,6 @@ use passive::Queue;
 use ports::Ports;
 use record::{End, Key, Record, Records};
 use service::{Asking, UdQueue};
-
-/// How long a driver may take to answer for a route.
-const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of a REQ's private data that are the program's (IBTA annex A11.4).
 pub const CONNECT_PRIVATE_DATA: usize = ib::REQ_PRIVATE_DATA - everywire_wire::ip_cm::IpCmHeader::LEN;
@@ -90,6 +87,8 @@ pub(crate) struct CmState {
     listeners: HashMap<ListenerId, Queue>,
     ud_listeners: HashMap<ListenerId, UdQueue>,
     asking: HashMap<CommId, Asking>,
+    /// Requests for datagram services so far.
+    asked: u64,
     /// Port spaces of connections and datagrams.
     tcp: Ports,
     udp: Ports,
@@ -112,6 +111,7 @@ impl CmState {
             listeners: HashMap::new(),
             ud_listeners: HashMap::new(),
             asking: HashMap::new(),
+            asked: 0,
             tcp: Ports::default(),
             udp: Ports::default(),
             calls: VecDeque::new(),

@@ -33,6 +33,8 @@ pub enum DeviceCounter {
     SocketOverflow,
     /// Reports from the network that a destination cannot be reached.
     Unreachable,
+    /// Reports that packets are too big for the path to their destination.
+    PathTooBig,
     /// Completion queues that overflowed.
     CqOverflow,
     /// Completions lost because their queue had overflowed.
@@ -41,7 +43,7 @@ pub enum DeviceCounter {
     EventsLost,
 }
 
-const DEVICE_COUNTERS: [(DeviceCounter, &str); 15] = {
+const DEVICE_COUNTERS: [(DeviceCounter, &str); 16] = {
     use DeviceCounter::*;
     [
         (LinkDowned, "link_downed"),
@@ -56,6 +58,7 @@ const DEVICE_COUNTERS: [(DeviceCounter, &str); 15] = {
         (CnpReceived, "rp_cnp_handled"), // mlx5's name for it
         (SocketOverflow, "rx_socket_overflow"),
         (Unreachable, "unreachable"),
+        (PathTooBig, "path_too_big"),
         (CqOverflow, "cq_overflow"),
         (CompletionsLost, "completions_lost"),
         (EventsLost, "events_lost"),

@@ -228,6 +228,7 @@ impl<'a> Drive<'a> {
         if self.state.cm_poll_timeout().is_some_and(|due| due <= now) {
             self.state.cm_handle_timeout(now);
         }
+        self.state.expire_routes(now);
     }
 
     /// The answer to a [`Command::ResolveRoute`]. One nobody waits for any more is ignored.
@@ -237,11 +238,23 @@ impl<'a> Drive<'a> {
     }
 
     /// The network reports that `dst` cannot be reached (ICMP). Connections that are being made hear of it; established
-    /// ones go on, and their own retries decide.
+    /// ones go on, and their own retries decide. So do those whose packets are too big for a path that has become narrower:
+    /// a queue pair's path MTU is agreed when it is connected (IBTA §12.7.16) and never changes; it is only counted.
     pub fn unreachable(&mut self, now: Instant, dst: IpAddr, why: Unreachable) {
         let now = self.at(now);
-        self.state.core.counters.add_device(DeviceCounter::Unreachable, 1);
+        let counter = match why {
+            Unreachable::TooBig(_) => DeviceCounter::PathTooBig,
+            _ => DeviceCounter::Unreachable,
+        };
+        self.state.core.counters.add_device(counter, 1);
         self.state.cm_unreachable(now, dst, why);
+    }
+
+    /// A [`Command::JoinGroup`] could not be carried out. Its members are members no more, and the program hears of it
+    /// ([`AsyncEvent::GroupError`]); attaching again tries again.
+    pub fn join_failed(&mut self, now: Instant, group: IpAddr) {
+        self.at(now);
+        self.state.join_failed(group);
     }
 
     /// The driver's socket has dropped `n` datagrams (SO_RXQ_OVFL) since it last said so.
@@ -279,9 +292,7 @@ impl<'a> Drive<'a> {
     /// When to call [`Drive::handle_timeout`]; `None`: not before something else happens.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let (qps, cm) = (self.state.next_qp_timeout(), self.state.cm_poll_timeout());
-        match (qps, cm) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let route = self.state.routes.next_timeout();
+        qps.into_iter().chain(cm).chain(route).min()
     }
 }

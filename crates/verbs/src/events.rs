@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -36,6 +37,9 @@ pub enum AsyncEvent {
     PortActive,
     /// The port went down (IBV_EVENT_PORT_ERR).
     PortError,
+    /// The network did not let the device join a multicast group; nobody here is a member of it any more
+    /// (RDMA_CM_EVENT_MULTICAST_ERROR).
+    GroupError(IpAddr),
 }
 
 impl fmt::Display for AsyncEvent {
@@ -46,6 +50,7 @@ impl fmt::Display for AsyncEvent {
             AsyncEvent::SrqLimitReached(srq) => write!(f, "SRQ {}: SRQ_LIMIT_REACHED", srq.0),
             AsyncEvent::PortActive => f.write_str("PORT_ACTIVE"),
             AsyncEvent::PortError => f.write_str("PORT_ERR"),
+            AsyncEvent::GroupError(group) => write!(f, "group {group}: MULTICAST_ERROR"),
         }
     }
 }

@@ -12,6 +12,7 @@ use everywire_wire::{Qpn, RocePacket};
 
 use crate::counters::DeviceCounter;
 use crate::error::{ErrorKind, VerbsError};
+use crate::events::AsyncEvent;
 use crate::qp::Qp;
 use crate::route::Command;
 use crate::state::State;
@@ -80,6 +81,17 @@ impl State {
         left
     }
 
+    /// The driver could not join a group.
+    pub(crate) fn join_failed(&mut self, group: IpAddr) {
+        let Some(members) = self.groups.remove(&group) else { return };
+        for qpn in members {
+            if let Some(entry) = self.qps.get(qpn) {
+                entry.groups -= 1;
+            }
+        }
+        self.core.raise(AsyncEvent::GroupError(group));
+    }
+
     /// A queue pair is being destroyed.
     pub(crate) fn leave_all_groups(&mut self, qpn: Qpn) {
         let groups = self.groups.iter().filter(|(_, members)| members.contains(&qpn));
@@ -92,7 +104,8 @@ impl State {
 
 impl Qp {
     /// Receives what is sent to a multicast group, from now until [`Qp::detach_multicast`] or its end. Attaching twice is
-    /// once.
+    /// once. Where the network does not let the device join, [`AsyncEvent::GroupError`] says so, and the queue pair is no
+    /// member any more.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         let refuse = |kind, what: String| Err(VerbsError::new(kind, self.to_string(), what));
         if self.ty() != QpType::Ud {

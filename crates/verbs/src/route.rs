@@ -3,18 +3,21 @@
 //! A request is a command for the driver and a token; the answer wakes the future that waits for it, or goes to the
 //! connection manager. A future dropped early withdraws its request, and a late answer finds nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::device::Device;
 use crate::state::State;
 
 /// Requests that may be open at once.
 pub const MAX_PENDING_ROUTES: usize = 1 << 16;
+
+/// How long a driver may take to answer.
+pub(crate) const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Names one request for a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,6 +53,9 @@ pub enum RouteError {
     /// The MTU does not even fit packets of 256 bytes.
     #[error("the path's MTU of {0} bytes is too small")]
     MtuTooSmall(usize),
+    /// The driver gave no answer in time.
+    #[error("the driver did not answer in time")]
+    NoAnswer,
     /// Too many requests are open.
     #[error("{MAX_PENDING_ROUTES} route requests are open")]
     TooMany,
@@ -103,8 +109,14 @@ impl Command {
 /// Who asked.
 enum Asker {
     /// A [`Resolving`].
-    Future { answer: Option<Result<Route, RouteError>>, waker: Option<Waker> },
-    /// The connection manager.
+    Future {
+        answer: Option<Result<Route, RouteError>>,
+        waker: Option<Waker>,
+        /// How long the driver may take, and until when that is once it has the request.
+        limit: Duration,
+        due: Option<Instant>,
+    },
+    /// The connection manager, which has a clock of its own.
     Cm,
 }
 
@@ -113,15 +125,44 @@ enum Asker {
 pub(crate) struct Routes {
     next: u64,
     open: HashMap<u64, Asker>,
+    timers: BTreeSet<(Instant, u64)>,
 }
 
 impl Routes {
     /// Forgets a request; its waker, if any, is to be dropped without the lock.
     pub(crate) fn withdraw(&mut self, token: RouteToken) -> Option<Waker> {
         match self.open.remove(&token.0) {
-            Some(Asker::Future { waker, .. }) => waker,
+            Some(Asker::Future { waker, due, .. }) => {
+                due.map(|at| self.timers.remove(&(at, token.0)));
+                waker
+            }
             _ => None,
         }
+    }
+
+    /// The driver has taken the request: its time begins.
+    fn begin(&mut self, now: Instant, token: RouteToken) {
+        if let Some(Asker::Future { due, limit, .. }) = self.open.get_mut(&token.0) {
+            let at = now + *limit;
+            *due = Some(at);
+            self.timers.insert((at, token.0));
+        }
+    }
+
+    /// When the next request runs out of time.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// The answer for a future; gives its waker.
+    fn answer(&mut self, token: u64, with: Result<Route, RouteError>) -> Option<Waker> {
+        let Some(Asker::Future { answer, waker, due, .. }) = self.open.get_mut(&token) else { return None };
+        if let Some(at) = due.take() {
+            self.timers.remove(&(at, token));
+        }
+        answer.get_or_insert(with);
+        waker.take()
     }
 }
 
@@ -179,10 +220,27 @@ impl State {
                 self.routes.open.remove(&token.0);
                 self.cm_route_resolved(now, token, answer);
             }
-            Some(Asker::Future { answer: slot, waker }) => {
-                *slot = Some(answer);
-                self.core.wakes.extend(waker.take());
+            Some(Asker::Future { .. }) => {
+                let waker = self.routes.answer(token.0, answer);
+                self.core.wakes.extend(waker);
             }
+        }
+    }
+
+    /// The driver has taken a request for a route.
+    pub(crate) fn route_asked(&mut self, token: RouteToken) {
+        if let Some(now) = self.now {
+            self.routes.begin(now, token);
+        }
+    }
+
+    /// Requests whose time is over are answered here.
+    pub(crate) fn expire_routes(&mut self, now: Instant) {
+        while let Some(&(at, token)) = self.routes.timers.first()
+            && at <= now
+        {
+            let waker = self.routes.answer(token, Err(RouteError::NoAnswer));
+            self.core.wakes.extend(waker);
         }
     }
 }
@@ -194,9 +252,16 @@ pub(crate) struct Resolving {
 }
 
 impl Device {
-    /// Asks for a route.
-    pub(crate) fn resolve(&self, dst: IpAddr, scope_id: u32, src: Option<IpAddr>) -> Resolving {
-        let asker = Asker::Future { answer: None, waker: None };
+    /// Asks for a route; the driver may take `limit` to answer, and never longer than [`ROUTE_TIMEOUT`].
+    pub(crate) fn resolve(
+        &self,
+        dst: IpAddr,
+        scope_id: u32,
+        src: Option<IpAddr>,
+        limit: Option<Duration>,
+    ) -> Resolving {
+        let limit = limit.map_or(ROUTE_TIMEOUT, |limit| limit.min(ROUTE_TIMEOUT));
+        let asker = Asker::Future { answer: None, waker: None, limit, due: None };
         let token = self.lock().ask_route(asker, dst, scope_id, src);
         Resolving { device: self.clone(), token }
     }

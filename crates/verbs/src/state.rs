@@ -129,7 +129,11 @@ impl State {
 
     /// The next command.
     pub(crate) fn next_command(&mut self) -> Option<Command> {
-        self.commands.pop_front()
+        let command = self.commands.pop_front()?;
+        if let Command::ResolveRoute { token, .. } = command {
+            self.route_asked(token);
+        }
+        Some(command)
     }
 
     /// Keeps a waker until the lock is free.

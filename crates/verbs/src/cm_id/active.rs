@@ -155,7 +155,7 @@ impl State {
             path_mtu: mtu.min(active_mtu),
             responder_resources: ours.responder_resources,
             initiator_depth: ours.initiator_depth,
-            flow_control: ours.flow_control,
+            flow_control: false, // no end-to-end credits are kept (IBTA §9.7.7.2)
             retry_count: ours.retry_count,
             rnr_retry_count: ours.rnr_retry_count,
             srq: ours.srq,
@@ -180,7 +180,6 @@ impl State {
                 private_data: reply.private_data.clone(),
                 responder_resources: p.max_rd_atomic,
                 initiator_depth: p.max_dest_rd_atomic,
-                flow_control: reply.flow_control,
                 retry_count: p.retry_count,
                 rnr_retry_count: p.rnr_retry_count,
                 min_rnr_timer: 0,

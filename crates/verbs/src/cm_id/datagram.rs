@@ -75,7 +75,11 @@ impl Pd {
         check_private("service request", RESOLVE_PRIVATE_DATA, &private_data)
             .map_err(|kind| fail(CmStep::ResolveService, kind))?;
         let src_ip = src.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());
-        let route = device.resolve(dst.ip(), scope_of(dst), src_ip).await;
+        let before = device.lock().now;
+        let route = device.resolve(dst.ip(), scope_of(dst), src_ip, timeout).await;
+        // What the route has taken is not there for the service any more.
+        let taken = before.zip(device.lock().now).map(|(before, now)| now - before);
+        let timeout = timeout.map(|timeout| timeout.saturating_sub(taken.unwrap_or_default()));
         let route = route.map_err(|error| fail(CmStep::ResolveRoute, CmErrorKind::Route(error)))?;
         let asked = device.lock().cm_ask_start(
             dst,

@@ -73,6 +73,11 @@ impl State {
         if !self.cm_unqueue(key) {
             self.cm_end(key, End::Failed(kind));
         }
+        // An id that the engine has forgotten may be another's next: this record must not end that one's life. Those in
+        // time-wait are cut off when it is over.
+        if !self.cm.engine.knows(id) {
+            self.cm.records.take_comm(key);
+        }
     }
 }
 

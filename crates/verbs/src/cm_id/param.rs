@@ -27,8 +27,6 @@ pub struct ConnParam {
     pub responder_resources: u8,
     /// READs and atomics that this side wants to have outstanding.
     pub initiator_depth: u8,
-    /// Whether end-to-end credits are granted.
-    pub flow_control: bool,
     /// Transport retries of both sides, 0–7; decided by who connects.
     pub retry_count: u8,
     /// How often the other side may retry when this one has no receive posted, 0–7; 7 is for ever.
@@ -49,7 +47,6 @@ impl Default for ConnParam {
             private_data: Vec::new(),
             responder_resources: DEFAULT_RD_ATOMIC,
             initiator_depth: DEFAULT_RD_ATOMIC,
-            flow_control: true,
             retry_count: 7,
             rnr_retry_count: 7,
             min_rnr_timer: DEFAULT_RNR_TIMER,

@@ -192,7 +192,6 @@ impl State {
             private_data: data,
             responder_resources: request.initiator_depth,
             initiator_depth: request.responder_resources,
-            flow_control: request.flow_control,
             retry_count: request.retry_count,
             rnr_retry_count: request.rnr_retry_count,
             min_rnr_timer: 0,
@@ -212,7 +211,7 @@ impl State {
         let key = self.cm.listeners.get_mut(&id)?.waiting.pop_front()?;
         let record = self.cm.records.get_mut(key)?;
         record.queued_on = None;
-        ConnectRequest::new(device, key, record)
+        Some(ConnectRequest::new(device, key, record))
     }
 
     /// A request that no program had taken yet is off: the program never sees it.

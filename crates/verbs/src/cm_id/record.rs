@@ -162,8 +162,14 @@ impl Records {
     /// Cuts a record off from the connection manager: events no longer find it.
     pub fn take_comm(&mut self, key: Key) -> Option<CommId> {
         let comm = self.all.get_mut(&key)?.comm.take()?;
-        self.by_comm.remove(&comm);
+        self.forget_comm(comm, key);
         Some(comm)
+    }
+
+    fn forget_comm(&mut self, comm: CommId, key: Key) {
+        if self.by_comm.get(&comm) == Some(&key) {
+            self.by_comm.remove(&comm);
+        }
     }
 
     pub fn set_comm(&mut self, key: Key, comm: CommId) {
@@ -205,7 +211,7 @@ impl Records {
         self.disarm(key);
         let record = self.all.remove(&key)?;
         if let Some(comm) = record.comm {
-            self.by_comm.remove(&comm);
+            self.forget_comm(comm, key);
         }
         if let Some(qpn) = record.qpn
             && self.by_qpn.get(&qpn) == Some(&key)

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use everywire_transport::cm::ib::{AcceptParams, CmCallError, CommId};
+use everywire_transport::cm::ib::{AcceptParams, CmCallError};
 use everywire_transport::ib::QpType;
 use everywire_wire::cm::RejReason;
 
@@ -27,8 +27,7 @@ use crate::state::State;
 /// A peer that wants to connect.
 pub struct ConnectRequest {
     device: Device,
-    key: Key,
-    comm: CommId,
+    pub(super) key: Key,
     local: SocketAddr,
     peer: SocketAddr,
     ty: QpType,
@@ -46,17 +45,16 @@ impl Drop for ConnectRequest {
 
 impl ConnectRequest {
     /// The handle of a record that has come from a listener's queue.
-    pub(super) fn new(device: &Device, key: Key, record: &Record) -> Option<ConnectRequest> {
-        Some(ConnectRequest {
+    pub(super) fn new(device: &Device, key: Key, record: &Record) -> ConnectRequest {
+        ConnectRequest {
             device: device.clone(),
             key,
-            comm: record.comm?,
             local: record.local,
             peer: record.remote,
             ty: record.ty,
             param: record.peers.clone(),
             answered: false,
-        })
+        }
     }
 
     /// Who asks.
@@ -118,7 +116,10 @@ impl ConnectRequest {
         }
         self.answered = true;
         let mut state = self.device.lock();
-        state.cm_call(Call::Reject { comm: self.comm, reason, private_data: private_data.to_vec() });
+        // Without an id the peer has gone, and nobody is there to be rejected.
+        if let Some(comm) = state.cm.records.take_comm(self.key) {
+            state.cm_call(Call::Reject { comm, reason, private_data: private_data.to_vec() });
+        }
         state.cm_release(self.key);
         Ok(())
     }
@@ -170,7 +171,7 @@ impl State {
             qpn: qp.qpn(),
             responder_resources: ours.responder_resources,
             initiator_depth: ours.initiator_depth,
-            flow_control: ours.flow_control,
+            flow_control: false, // no end-to-end credits are kept (IBTA §9.7.7.2)
             rnr_retry_count: ours.rnr_retry_count,
             srq: ours.srq,
             private_data: ours.private_data.clone(),

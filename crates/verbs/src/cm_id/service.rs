@@ -29,8 +29,10 @@ use crate::qp::Qp;
 use crate::state::State;
 use crate::waker::{WakerKey, WakerSet};
 
-/// A peer's request that waits for a program.
+/// A peer's request until a program has answered it, or its time is over.
 pub(super) struct Asking {
+    /// Tells it from a later one with the same id.
+    serial: u64,
     listener: ListenerId,
     local: SocketAddr,
     peer: SocketAddr,
@@ -151,6 +153,7 @@ impl Drop for NextResolve {
 pub struct ResolveRequest {
     device: Device,
     id: CommId,
+    serial: u64,
     local: SocketAddr,
     peer: SocketAddr,
     private_data: Vec<u8>,
@@ -161,8 +164,9 @@ impl Drop for ResolveRequest {
     fn drop(&mut self) {
         if !self.answered {
             let mut state = self.device.lock();
-            state.cm.asking.remove(&self.id);
-            state.cm_call(Call::Abandon(self.id));
+            if state.cm_ud_take(self.id, self.serial) {
+                state.cm_call(Call::Abandon(self.id));
+            }
         }
     }
 }
@@ -205,10 +209,11 @@ impl ResolveRequest {
         }
         self.answered = true;
         let mut state = self.device.lock();
-        state.cm.asking.remove(&self.id);
-        state.work = true;
         // A peer that has stopped waiting needs no answer.
-        let _ = state.cm.engine.sidr_reply(self.id, &answer);
+        if state.cm_ud_take(self.id, self.serial) {
+            state.work = true;
+            let _ = state.cm.engine.sidr_reply(self.id, &answer);
+        }
         Ok(())
     }
 
@@ -241,7 +246,8 @@ impl State {
         queue.waiting.push_back(id);
         queue.wakers.drain_into(&mut self.core.wakes);
         let private_data = private[IpCmHeader::LEN..].to_vec();
-        self.cm.asking.insert(id, Asking { listener, local, peer, private_data });
+        self.cm.asked += 1;
+        self.cm.asking.insert(id, Asking { serial: self.cm.asked, listener, local, peer, private_data });
     }
 
     /// A request has run out of time, whether a program has it or not.
@@ -252,16 +258,26 @@ impl State {
         }
     }
 
+    /// Whether this request still waits for an answer; it does not any more.
+    fn cm_ud_take(&mut self, id: CommId, serial: u64) -> bool {
+        let waits = self.cm.asking.get(&id).is_some_and(|asking| asking.serial == serial);
+        if waits {
+            self.cm.asking.remove(&id);
+        }
+        waits
+    }
+
     fn cm_next_ud(&mut self, device: &Device, listener: ListenerId) -> Option<ResolveRequest> {
         let queue = self.cm.ud_listeners.get_mut(&listener)?;
         let id = queue.waiting.pop_front()?;
-        let asking = self.cm.asking.remove(&id)?;
+        let asking = self.cm.asking.get_mut(&id)?;
         Some(ResolveRequest {
             device: device.clone(),
             id,
+            serial: asking.serial,
             local: asking.local,
             peer: asking.peer,
-            private_data: asking.private_data,
+            private_data: std::mem::take(&mut asking.private_data),
             answered: false,
         })
     }

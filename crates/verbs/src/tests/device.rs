@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use crate::test_support::*;
 use crate::*;
@@ -357,6 +357,67 @@ fn a_withdrawn_route_request_leaves_nothing() {
     let route = Route { src: [10, 0, 0, 1].into(), scope_id: 0, mtu: 1500 };
     device.drive().resolved(net.now, token, Ok(route));
     assert_eq!(device.usage().ahs, 0);
+}
+
+#[test]
+fn a_driver_that_never_answers_for_a_route_is_not_waited_for() {
+    // As connecting does: five seconds from when the driver has the request.
+    let net = Net::pair();
+    let device = net.devices[0].clone();
+    let pd = device.alloc_pd().unwrap();
+    let waker = FlagWaker::new();
+    let mut creating = Box::pin(pd.create_ah(AhAttr::new([10, 0, 0, 2].into())));
+    assert!(creating.as_mut().poll(&mut Context::from_waker(&waker.waker())).is_pending());
+    let mut drive = device.drive();
+    drive.handle_timeout(net.now);
+    let command = drive.poll_command();
+    let Some(Command::ResolveRoute { token, .. }) = command else { panic!("{command:?}") };
+    let due = drive.poll_timeout().unwrap();
+    assert_eq!(due - net.now, std::time::Duration::from_secs(5));
+    drive.handle_timeout(due);
+    assert_eq!(drive.poll_timeout(), None);
+    drop(drive);
+    let Poll::Ready(Err(error)) = creating.as_mut().poll(&mut Context::from_waker(&waker.waker())) else {
+        panic!("it waits for ever")
+    };
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("the driver did not answer"), "{error}");
+    // An answer that comes in time disarms the clock; a late one finds nobody.
+    device.drive().resolved(due, token, Err(RouteError::NoRoute));
+    let mut creating = Box::pin(pd.create_ah(AhAttr::new([10, 0, 0, 2].into())));
+    assert!(creating.as_mut().poll(&mut Context::from_waker(&waker.waker())).is_pending());
+    let mut drive = device.drive();
+    let Some(Command::ResolveRoute { token, .. }) = drive.poll_command() else { panic!() };
+    drive.resolved(due, token, Ok(Route { src: [10, 0, 0, 1].into(), scope_id: 0, mtu: 1500 }));
+    assert_eq!(drive.poll_timeout(), None);
+    drop(drive);
+    assert!(creating.as_mut().poll(&mut Context::from_waker(&waker.waker())).is_ready());
+}
+
+#[test]
+fn a_group_that_cannot_be_joined_is_reported() {
+    let net = Net::pair();
+    let device = net.devices[0].clone();
+    let side = Side::new(&device, QpType::Ud);
+    let group: IpAddr = [239, 1, 2, 3].into();
+    for _ in 0..2 {
+        side.qp.attach_multicast(group).unwrap();
+        let command = device.drive().poll_command();
+        assert_eq!(command, Some(Command::JoinGroup { group, scope_id: 0 }), "each attempt asks");
+        device.drive().join_failed(net.now, group);
+        assert_eq!(device.async_events().try_next(), Some(AsyncEvent::GroupError(group)));
+        side.qp.detach_multicast(group).unwrap_err();
+        assert_eq!(device.drive().poll_command(), None, "there is nothing to leave");
+    }
+}
+
+#[test]
+fn a_path_that_is_too_narrow_is_counted() {
+    let net = Net::pair();
+    let device = &net.devices[0];
+    device.drive().unreachable(net.now, [10, 0, 0, 2].into(), Unreachable::TooBig(600));
+    let counters = device.counters();
+    assert_eq!((counters.by_name("path_too_big"), counters.by_name("unreachable")), (Some(1), Some(0)));
 }
 
 #[test]

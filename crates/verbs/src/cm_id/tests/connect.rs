@@ -1,8 +1,11 @@
 //! Connections from the program's side: made, refused, lost, ended, in every order.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
-use everywire_transport::cm::ib::{Cm, CmConfig};
+use everywire_transport::cm::ib::{Cm, CmConfig, CommId};
 use everywire_transport::ib::QpState;
 use everywire_wire::cm::{CmMessage, RejReason};
 use everywire_wire::{Mtu, Qpn};
@@ -98,6 +101,8 @@ fn request_on_the_wire() {
         // captures/rping.pcap: ports 53669 and 7174 gave the flow label 0x97f01.
         assert_eq!((req.primary.flow_label, req.service_id), (0x97f01, 0x0106_1c06));
         assert_eq!((req.primary.hop_limit, req.primary.local_ack_timeout), (64, 19));
+        // IBTA §9.7.7.2: only who keeps end-to-end credits may announce them.
+        assert!(!req.end_to_end_flow_control);
         assert_eq!(req.private_data[..4], [0, 0x40, 0xd1, 0xa5]);
     }
 }
@@ -434,6 +439,69 @@ fn unreachable() {
     let error = world.run(connecting).unwrap_err();
     assert_eq!((error.kind(), error.errno()), (&CmErrorKind::Unreachable, 113));
     assert_eq!(connection.closed_reason(), None);
+}
+
+/// The communication id of the next REQ that `world`'s wire carries, as it comes by.
+fn watch_req(world: &mut World) -> Rc<Cell<u32>> {
+    let seen = Rc::new(Cell::new(0));
+    let watch = seen.clone();
+    world.lose = Box::new(move |_, bytes| {
+        if let Some(CmMessage::Req(req)) = mad(bytes).map(|mad| mad.message) {
+            watch.set(req.local_comm_id);
+        }
+        false
+    });
+    seen
+}
+
+/// CM-10: an attempt was rejected, and its communication id comes back; letting go of the old handle harms nobody.
+#[test]
+fn an_id_that_comes_back_on_the_active_side() {
+    let mut world = World::new();
+    let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
+    let listener = listener(&world);
+    let id = watch_req(&mut world);
+    let mut failed = Box::pin(world.a.connect(ConnectOptions::new(addr(B, PORT + 1), &a.qp())));
+    assert!(poll_once(failed.as_mut()).is_pending());
+    world.drain();
+    let Poll::Ready(Err(error)) = poll_once(failed.as_mut()) else { panic!("nobody listens there") };
+    assert_eq!(error.reject_reason(), Some(RejReason::InvalidServiceId));
+    let old = id.get();
+    world.a.lock().cm.engine.force_next_id(CommId(old));
+    let (connection, accepted) = connected(&mut world, &listener, &a, &b);
+    assert_eq!(id.get(), old, "the same id");
+    drop(failed);
+    world.drain();
+    assert_eq!((connection.closed_reason(), accepted.closed_reason()), (None, None));
+    assert_eq!(world.run(connection.disconnect()), DisconnectReason::Local);
+}
+
+/// CM-10, the other side: a request that its peer has withdrawn is answered after its id has come back.
+#[test]
+fn an_id_that_comes_back_on_the_passive_side() {
+    for reject in [true, false] {
+        let mut world = World::new();
+        let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
+        let listener = listener(&world);
+        let withdrawn = world.a.connect(ConnectOptions::new(addr(B, PORT), &a.qp()));
+        let request = world.run({
+            let listener = listener.clone();
+            async move { listener.next_request().await.unwrap() }
+        });
+        let old = world.b.lock().cm.records.get(request.key).unwrap().comm.unwrap();
+        drop(withdrawn);
+        world.drain();
+        world.b.lock().cm.engine.force_next_id(old);
+        let (connection, accepted) = connected(&mut world, &listener, &a, &b);
+        assert!(world.b.lock().cm.records.of_comm(old).is_some(), "the same id");
+        if reject {
+            request.reject(b"too late").unwrap();
+        } else {
+            drop(request);
+        }
+        world.drain();
+        assert_eq!((connection.closed_reason(), accepted.closed_reason()), (None, None));
+    }
 }
 
 #[test]

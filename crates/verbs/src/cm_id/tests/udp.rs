@@ -117,6 +117,22 @@ fn refusals() {
     assert_eq!((world.a.cm_footprint(), world.b.cm_footprint()), (0, 0));
 }
 
+/// The caller's time limit holds for the route too.
+#[test]
+fn no_answer_for_the_route() {
+    for (timeout, seconds) in [(None, 5), (Some(2), 2), (Some(60), 5)] {
+        let mut world = World::new();
+        world.answers = false;
+        let pd = world.a.alloc_pd().unwrap();
+        let start = world.now;
+        let timeout = timeout.map(Duration::from_secs);
+        let options = ResolveOptions { timeout, ..ResolveOptions::new(addr(B, 4000)) };
+        let error = world.run(async move { pd.resolve_udp(options).await }).unwrap_err();
+        assert_eq!(error.kind(), &CmErrorKind::Route(crate::RouteError::NoAnswer));
+        assert_eq!((world.now - start).as_secs(), seconds);
+    }
+}
+
 #[test]
 fn dropped_on_the_way() {
     let mut world = World::new();
