@@ -56,7 +56,9 @@ pub struct OpenOptions {
     pub icrc_check: IcrcCheck,
 }
 
-/// One device on real sockets. The device is driven for as long as the host lives.
+/// One device on real sockets. The device is driven for as long as the host lives: by programs that poll and by
+/// [`crate::block_on`], until there is a thread or a task for it. Without one nothing moves, not even an acknowledgement,
+/// while the program does neither: a peer may give up meanwhile.
 #[derive(Debug)]
 pub struct Host {
     device: Device,
@@ -148,10 +150,6 @@ impl Host {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
     }
-
-    /// Leaves the driving to programs that poll, and to [`crate::block_on`]; this is how a host is opened. Nothing moves,
-    /// not even an acknowledgement, while the program does neither: a peer may give up meanwhile.
-    pub fn inline_only(&self) {}
 
     /// Makes the driver a task of this runtime, on whose thread everything then runs.
     ///

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use everywire_net::udp::{PortOptions, SocketOptions};
 use everywire_net::{Host, OpenOptions, TokioRt, block_on};
 use everywire_verbs::{
-    Access, Completion, ConnParam, ConnectOptions, Connection, Cq, Device, ListenOptions, MemoryRegion, Pd,
-    Qp, QpCaps, QpInit, QpType, RecvWr, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, CmErrorKind, Completion, ConnParam, ConnectOptions, Connection, Cq, Device, ListenOptions,
+    MemoryRegion, Pd, Qp, QpCaps, QpInit, QpType, RecvWr, SendOp, SendWr, WcOpcode, WcStatus,
 };
 
 /// An address of 127.0.0.0/8 that no other test of this process uses, and hardly one of another process.
@@ -182,8 +182,6 @@ fn two_devices_as_tasks() {
 #[test]
 fn two_devices_inline() {
     let (a, b) = (open(), open());
-    a.inline_only();
-    b.inline_only();
     block_on(exercise(a.device(), b.device()));
 }
 
@@ -369,4 +367,42 @@ fn a_capture_opens_in_wireshark() {
         }
     }
     std::fs::remove_file(path).unwrap();
+}
+
+/// Set, to the address to connect to, in the process that is to be killed.
+const VICTIM: &str = "EVERYWIRE_TEST_VICTIM";
+
+/// A process that does not outlive the test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// CM-04: the kernel of a client that was killed answers REP with "port unreachable"; nobody waits for the retries' end.
+#[test]
+fn a_client_killed_between_req_and_rtu_is_missed_at_once() {
+    let host = open();
+    host.spawn_thread().unwrap();
+    let own = side(host.device());
+    if let Ok(server) = std::env::var(VICTIM) {
+        let _ = block_on(host.device().connect(ConnectOptions::new(server.parse().unwrap(), &own.qp)));
+        return;
+    }
+    let listener = host.device().listen(SocketAddr::new(ip(&host), 0), ListenOptions::default()).unwrap();
+    let client = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_client_killed_between_req_and_rtu_is_missed_at_once"])
+        .env(VICTIM, listener.local_addr().to_string())
+        .stdout(std::process::Stdio::null())
+        .spawn();
+    let client = Killed(client.unwrap());
+    let request = block_on(listener.next_request()).unwrap();
+    drop(client);
+    let start = Instant::now();
+    let error = block_on(request.accept(&own.qp, ConnParam::default())).unwrap_err();
+    assert_eq!(error.kind(), &CmErrorKind::Unreachable);
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }

@@ -4,8 +4,9 @@
 //! a background thread, a task, or a program that polls. The device's own lock is held for one batch at a time, never during
 //! a system call that sends.
 //!
-//! It does not sleep; see `sleep.rs`, `thread.rs` and `task.rs`.
+//! It does not sleep; see `thread.rs` and `task.rs`.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -51,7 +52,8 @@ pub(crate) struct Engine {
     sent: usize,
     filled: usize,
     paths: Vec<PathEvent>,
-    commands: Vec<Command>,
+    /// In the order they were given.
+    commands: VecDeque<Command>,
     /// When the device or the port wants a turn.
     deadline: Option<Instant>,
     /// Sends did not go out: the time to try again.
@@ -66,6 +68,8 @@ pub(crate) struct Engine {
     unclocked: u32,
     /// Datagrams received in this turn.
     received: usize,
+    /// When a narrow path was last warned of.
+    narrow: NarrowPaths,
     /// Turns of polling programs in a row that found nothing.
     pub(crate) empty_turns: u64,
 }
@@ -81,7 +85,7 @@ impl Engine {
             }
         });
         result?;
-        let trains = wire.takes_trains();
+        let (trains, local) = (wire.takes_trains(), wire.local);
         Ok(Engine {
             device: Some(device),
             wire,
@@ -90,7 +94,7 @@ impl Engine {
             sent: 0,
             filled: 0,
             paths: Vec::new(),
-            commands: Vec::new(),
+            commands: VecDeque::new(),
             deadline: None,
             retry_at: None,
             more_to_send: false,
@@ -98,6 +102,7 @@ impl Engine {
             trains,
             unclocked: 0,
             received: 0,
+            narrow: NarrowPaths { local, warned: None },
             empty_turns: 0,
         })
     }
@@ -168,7 +173,7 @@ impl Engine {
             drive.dropped(lost);
         }
         for event in self.paths.drain(..) {
-            path_event(&mut drive, now, &event);
+            path_event(&mut drive, now, &event, &mut self.narrow);
         }
         if due {
             drive.handle_timeout(now);
@@ -242,7 +247,7 @@ impl Engine {
             }
         }
         while let Some(command) = drive.poll_command() {
-            self.commands.push(command);
+            self.commands.push_back(command);
         }
         self.deadline = drive.poll_timeout();
     }
@@ -278,7 +283,7 @@ impl Engine {
 
     /// Carries commands out; answers may make more.
     fn obey(&mut self, device: &Device) {
-        while let Some(command) = self.commands.pop() {
+        while let Some(command) = self.commands.pop_front() {
             match command {
                 Command::ResolveRoute { token, dst, scope_id, src } => {
                     let src = src.unwrap_or(self.wire.local);
@@ -292,7 +297,10 @@ impl Engine {
                 }
                 Command::JoinGroup { group, .. } => match self.wire.join(group) {
                     Ok(()) => self.watch_all(),
-                    Err(error) => tracing::warn!(%group, %error, "cannot join the multicast group"),
+                    Err(error) => {
+                        tracing::warn!(%group, %error, "cannot join the multicast group");
+                        device.drive().join_failed(Instant::now(), group);
+                    }
                 },
                 Command::LeaveGroup { group, .. } => self.wire.leave(group),
             }
@@ -340,9 +348,36 @@ fn feed(drive: &mut Drive<'_>, now: Instant, received: &Received<'_>) -> usize {
     count
 }
 
-fn path_event(drive: &mut Drive<'_>, now: Instant, event: &PathEvent) {
+/// Warns of paths that have become too narrow, but not of every packet.
+#[derive(Debug)]
+struct NarrowPaths {
+    local: IpAddr,
+    warned: Option<Instant>,
+}
+
+/// How long after a warning of a narrow path none follows.
+const WARN_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+impl NarrowPaths {
+    fn warn(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
+        if self.warned.is_some_and(|at| now.saturating_duration_since(at) < WARN_AGAIN_AFTER) {
+            return;
+        }
+        self.warned = Some(now);
+        tracing::warn!(
+            local = %self.local, %dst, mtu,
+            "the path takes smaller packets than its connections have agreed on, which will fail; connect anew, or open \
+             the device with a smaller MTU"
+        );
+    }
+}
+
+fn path_event(drive: &mut Drive<'_>, now: Instant, event: &PathEvent, narrow: &mut NarrowPaths) {
     match event {
-        PathEvent::Mtu { dst, mtu } => drive.unreachable(now, *dst, Unreachable::TooBig(*mtu)),
+        PathEvent::Mtu { dst, mtu } => {
+            narrow.warn(now, *dst, *mtu);
+            drive.unreachable(now, *dst, Unreachable::TooBig(*mtu));
+        }
         PathEvent::Unreachable { dst, errno, why } => {
             tracing::debug!(%dst, why, "unreachable");
             let what = match *errno {

@@ -327,9 +327,13 @@ impl RawPort {
         Ok(())
     }
 
-    /// Leaves a group. The membership of the interface ends with the device.
+    /// Leaves a group; a group that was never joined is left already.
     pub fn leave(&mut self, group: IpAddr) {
-        self.groups.retain(|known| *known != group);
+        let Some(at) = self.groups.iter().position(|known| *known == group) else { return };
+        self.groups.swap_remove(at);
+        if let Err(error) = self.holder.leave(group, self.local, self.interface.index) {
+            tracing::debug!(%group, %error, "the membership was gone already");
+        }
     }
 }
 

@@ -96,6 +96,28 @@ fn exchange(pair: &Pair, own: IpAddr, peer: IpAddr) {
 }
 
 /// What tcpdump-like programs show of the Identification is what `udp/` counts on when it writes ICRCs.
+/// A socket takes part in 20 groups at most (net.ipv4.igmp_max_memberships), so one that leaves none ends there.
+#[test]
+fn leaving_a_group_ends_the_membership() {
+    let Some(pair) = Pair::new("g", 1500) else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(0);
+            for own in ["10.99.0.1", "fd99::1"] {
+                let own: IpAddr = own.parse().unwrap();
+                let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default()).unwrap();
+                for n in 1..50 {
+                    let group = if own.is_ipv4() { format!("239.7.7.{n}") } else { format!("ff15::{n}") };
+                    let group = group.parse().unwrap();
+                    raw.join(group).unwrap();
+                    raw.leave(group);
+                    raw.leave(group);
+                }
+            }
+        });
+    });
+}
+
 #[test]
 fn the_kernel_numbers_segments_as_the_icrc_expects() {
     let Some(pair) = Pair::new("y", 9000) else { return };

@@ -70,7 +70,7 @@ pub struct PortCounters {
     pub truncated: u64,
     /// Times that the send buffer was full or the kernel out of buffers; the work was kept.
     pub send_blocked: u64,
-    /// Pieces too large for the path, dropped; the path MTU is refreshed.
+    /// Pieces too large for the path, dropped; the device is told the path's MTU, which its queue pairs cannot change to.
     pub too_big: u64,
     /// Pieces that a firewall or policy refused, dropped.
     pub refused: u64,
@@ -221,8 +221,9 @@ impl UdpPort {
         paths: &mut Vec<PathEvent>,
         mut each: impl FnMut(Received<'_>),
     ) -> bool {
-        let mut more = false;
-        let sockets = std::iter::once(&self.main).chain(self.groups.iter().map(|(_, socket)| socket));
+        let (mut more, before) = (false, *lost);
+        let groups = self.groups.iter_mut().map(|(_, socket)| socket);
+        let sockets = std::iter::once(&mut self.main).chain(groups);
         let mut failed = false;
         for socket in sockets {
             match self.recv.receive(socket.as_fd()) {
@@ -230,7 +231,8 @@ impl UdpPort {
                     self.counters.recv_calls += 1;
                     self.counters.received_pieces += count as u64;
                     more |= self.recv.was_full();
-                    self.recv.for_each(socket.local_addr().ip(), lost, &mut each);
+                    let dst = socket.local_addr().ip();
+                    *lost += self.recv.for_each(dst, socket.overflows(), &mut each);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => more = true,
@@ -241,7 +243,7 @@ impl UdpPort {
                 }
             }
         }
-        self.counters.receive_overflows += *lost;
+        self.counters.receive_overflows += *lost - before;
         if failed {
             self.drain_errors(paths);
         }

@@ -60,8 +60,6 @@ pub struct RecvBatch {
     full: bool,
     /// Datagrams that were longer than a buffer, and so of no use.
     pub truncated: u64,
-    /// The kernel's count of datagrams lost on a full receive buffer (SO_RXQ_OVFL), as last seen.
-    overflow: u32,
 }
 
 // SAFETY: the raw pointers in `headers` and `vectors` point into the boxes beside them and are used only by `receive`,
@@ -90,7 +88,6 @@ impl RecvBatch {
             asked: 1,
             full: false,
             truncated: 0,
-            overflow: 0,
         };
         for slot in 0..slots {
             batch.arm(slot);
@@ -157,10 +154,13 @@ impl RecvBatch {
         header.msg_flags = 0;
     }
 
-    /// The pieces of the last [`RecvBatch::receive`]; what was cut short is counted and left out.
+    /// The pieces of the last [`RecvBatch::receive`]; what was cut short is counted and left out. Gives the number of
+    /// datagrams that the kernel has dropped on a full receive buffer since the socket's last batch.
     ///
-    /// `dst` is the address that the socket is bound to, and so what every one of them was sent to; `lost` gets the datagrams that the kernel dropped on a full receive buffer since the last batch.
-    pub fn for_each(&mut self, dst: IpAddr, lost: &mut u64, mut each: impl FnMut(Received<'_>)) {
+    /// `dst` is the address that the socket is bound to, and so what every one of them was sent to; `overflows` is the
+    /// kernel's count for that socket (SO_RXQ_OVFL) as of its last batch, 0 before the first.
+    pub fn for_each(&mut self, dst: IpAddr, overflows: &mut u32, mut each: impl FnMut(Received<'_>)) -> u64 {
+        let mut lost = 0;
         for slot in 0..self.filled {
             let header = &self.headers[slot];
             if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
@@ -173,8 +173,8 @@ impl RecvBatch {
             for (level, kind, value) in self.controls[slot].messages(header.msg_hdr.msg_controllen) {
                 if (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) {
                     if let Some(total) = sockopt::read::<u32>(value) {
-                        *lost += u64::from(total.wrapping_sub(self.overflow));
-                        self.overflow = total;
+                        lost += u64::from(total.wrapping_sub(*overflows));
+                        *overflows = total;
                     }
                 } else {
                     note(&mut received, level, kind, value);
@@ -182,6 +182,7 @@ impl RecvBatch {
             }
             each(received);
         }
+        lost
     }
 }
 

@@ -71,6 +71,8 @@ pub struct RoceSocket {
     socket: Socket,
     local: SocketAddr,
     gro: bool,
+    /// The kernel's count of datagrams lost on its full receive buffer (SO_RXQ_OVFL), as last seen.
+    overflows: u32,
 }
 
 impl RoceSocket {
@@ -103,7 +105,7 @@ impl RoceSocket {
         }
         socket.bind(&SockAddr::from(local))?;
         let local = socket.local_addr()?.as_socket().unwrap_or(local);
-        Ok(RoceSocket { socket, local, gro })
+        Ok(RoceSocket { socket, local, gro, overflows: 0 })
     }
 
     /// The address that it is bound to, with the port that the kernel chose where 0 was asked for.
@@ -121,6 +123,11 @@ impl RoceSocket {
         self.socket.recv_buffer_size().unwrap_or(0)
     }
 
+    /// Where to keep the kernel's count of lost datagrams, which is the socket's own.
+    pub(super) fn overflows(&mut self) -> &mut u32 {
+        &mut self.overflows
+    }
+
     /// Becomes a member of the group it is bound to, on the interface with index `interface` (0: the kernel's choice).
     pub fn join(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
         match (group, local) {
@@ -130,6 +137,15 @@ impl RoceSocket {
                 io::ErrorKind::InvalidInput,
                 format!("an IPv6 device cannot join the IPv4 group {group}"),
             )),
+        }
+    }
+
+    /// Is a member of a group no more.
+    pub fn leave(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
+        match (group, local) {
+            (IpAddr::V4(group), IpAddr::V4(local)) => self.socket.leave_multicast_v4(&group, &local),
+            (IpAddr::V6(group), _) => self.socket.leave_multicast_v6(&group, interface),
+            (IpAddr::V4(_), IpAddr::V6(_)) => Ok(()), // never joined
         }
     }
 

@@ -177,6 +177,36 @@ fn a_full_receive_buffer_is_counted_by_the_receiver() {
 }
 
 #[test]
+fn each_socket_has_its_own_count_of_losses() {
+    // SO_RXQ_OVFL counts per socket; a device has one for itself and one a group.
+    let group: IpAddr = "239.77.1.10".parse().unwrap();
+    let socket = SocketOptions { recv_buffer: 8192, force_buffers: false, ..SocketOptions::default() };
+    let mut b =
+        UdpPort::open(loopback(), 0, 0, &PortOptions { socket, ..PortOptions::default() }, 1).unwrap();
+    let mut a = open(loopback());
+    if let Err(error) = b.join(group) {
+        println!("skipped: {error}");
+        return;
+    }
+    let bytes = [0u8; 1000];
+    let (to_main, to_group) = (datagram(&a, b.local_addr().ip(), &bytes), datagram(&a, group, &bytes));
+    let (mut got, mut lost, mut sent) = (0, 0, 0);
+    for burst in [64, 1, 40, 1] {
+        for out in [to_main, to_group] {
+            for _ in 0..burst {
+                assert_eq!(a.send(&[out], &mut Vec::new()), 1);
+                sent += 1;
+            }
+        }
+        while b.receive(&mut lost, &mut Vec::new(), |r| got += r.segments().count() as u64) {}
+        b.receive(&mut lost, &mut Vec::new(), |r| got += r.segments().count() as u64);
+        b.receive(&mut lost, &mut Vec::new(), |r| got += r.segments().count() as u64);
+    }
+    assert!(lost > 50, "{lost}");
+    assert_eq!((got + lost, b.counters().receive_overflows), (sent, lost));
+}
+
+#[test]
 fn a_taken_address_names_its_owner_and_a_foreign_one_is_refused() {
     let ip = loopback();
     let _first = open(ip);
