@@ -11,7 +11,8 @@ use everywire_verbs::rt::{Notify, Semaphore};
 use everywire_verbs::{Access, MemoryRegion};
 
 use super::error::{NvmeError, NvmeErrorKind, Who};
-use super::queue::{Data, HostQueue, MAX_ENTRIES, Open};
+use super::parts::MAX_ENTRIES;
+use super::queue::{Data, HostQueue, Open};
 use super::{Environment, InitiatorOptions};
 use crate::Nqn;
 use crate::pdu::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter, PropertyGet, PropertySet};
@@ -277,17 +278,19 @@ impl Association {
         self.admin.fail(why.to_owned());
     }
 
-    /// Disconnects in order.
+    /// Disconnects in order. Confirmations are waited for at the end: one that is lost takes seconds to come, and no Keep
+    /// Alive is sent any more.
     pub(super) async fn close(&self) -> Result<(), NvmeError> {
-        for queue in &self.io {
-            queue.close().await;
-        }
+        let ended: Vec<_> = self.io.iter().map(|queue| queue.close()).collect();
         let step = "shutting the controller down";
         let shut = async {
             self.set_property(step, CC, CC_DEFAULT | CC_EN | CC_SHN_NORMAL).await?;
             self.await_csts(step, SHUTDOWN_TIMEOUT, |csts| csts & CSTS_SHST == CSTS_SHST_COMPLETE).await
         };
         let result = shut.await;
+        for queue in ended {
+            queue.await;
+        }
         self.admin.close().await;
         result
     }

@@ -37,25 +37,41 @@ pub async fn discover(
 }
 
 async fn read_log(association: &Association) -> Result<Vec<DiscoveryEntry>, NvmeError> {
-    let who = &association.admin.who;
-    let header_of = |bytes: &[u8]| DiscoveryHeader::parse(bytes).map_err(|error| who.error(STEP, error));
+    let mut changed = None;
     for _ in 0..ATTEMPTS {
-        let mut page = association.log_page(STEP, log::DISCOVERY, 0, DiscoveryHeader::LEN).await?;
-        let header = header_of(&page)?;
-        if header.numrec > MAX_ENTRIES {
-            let what = format!("the log claims {} entries; at most {MAX_ENTRIES} are read", header.numrec);
-            return Err(who.error(STEP, NvmeErrorKind::Protocol(what)));
-        }
-        let total = DiscoveryHeader::LEN + header.numrec as usize * DiscoveryEntry::LEN;
-        while page.len() < total {
-            let piece = (total - page.len()).min(ADMIN_BUFFER);
-            page.extend(association.log_page(STEP, log::DISCOVERY, page.len() as u64, piece).await?);
-        }
-        let after = association.log_page(STEP, log::DISCOVERY, 0, DiscoveryHeader::LEN).await?;
-        if header_of(&after)?.genctr == header.genctr {
-            return Ok(parse_log(&page).map_err(|error| who.error(STEP, error))?.1);
+        match read_once(association).await {
+            Ok(Some(entries)) => return Ok(entries),
+            Ok(None) => changed = None,
+            // A log that became shorter has no such piece any more: the next header says so.
+            Err(error) if error.status().is_some() => changed = Some(error),
+            Err(error) => return Err(error),
         }
     }
-    let what = format!("the log changed during each of {ATTEMPTS} reads");
-    Err(who.error(STEP, NvmeErrorKind::Protocol(what)))
+    // It was refused to the last, or it never stood still.
+    Err(changed.unwrap_or_else(|| {
+        let what = format!("the log changed during each of {ATTEMPTS} reads");
+        association.admin.who.error(STEP, NvmeErrorKind::Protocol(what))
+    }))
+}
+
+/// Header, entries, header again; `None` if the generation counter moved meanwhile.
+async fn read_once(association: &Association) -> Result<Option<Vec<DiscoveryEntry>>, NvmeError> {
+    let who = &association.admin.who;
+    let header_of = |bytes: &[u8]| DiscoveryHeader::parse(bytes).map_err(|error| who.error(STEP, error));
+    let mut page = association.log_page(STEP, log::DISCOVERY, 0, DiscoveryHeader::LEN).await?;
+    let header = header_of(&page)?;
+    if header.numrec > MAX_ENTRIES {
+        let what = format!("the log claims {} entries; at most {MAX_ENTRIES} are read", header.numrec);
+        return Err(who.error(STEP, NvmeErrorKind::Protocol(what)));
+    }
+    let total = DiscoveryHeader::LEN + header.numrec as usize * DiscoveryEntry::LEN;
+    while page.len() < total {
+        let piece = (total - page.len()).min(ADMIN_BUFFER);
+        page.extend(association.log_page(STEP, log::DISCOVERY, page.len() as u64, piece).await?);
+    }
+    let after = association.log_page(STEP, log::DISCOVERY, 0, DiscoveryHeader::LEN).await?;
+    if header_of(&after)?.genctr != header.genctr {
+        return Ok(None);
+    }
+    Ok(Some(parse_log(&page).map_err(|error| who.error(STEP, error))?.1))
 }

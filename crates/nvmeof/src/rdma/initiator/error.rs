@@ -25,7 +25,7 @@ pub enum NvmeErrorKind {
     #[error("{0}")]
     Status(Status),
     /// Connect failed over one of its parameters.
-    #[error("{status}: {} at offset {} of the {}", parameter.field(), parameter.offset, if parameter.in_data { "data" } else { "command" })]
+    #[error("{status}: {parameter}")]
     Parameter {
         /// Status.
         status: Status,

@@ -10,6 +10,7 @@ mod controller;
 mod discover;
 mod error;
 mod namespace;
+mod parts;
 mod queue;
 
 use std::net::SocketAddr;

@@ -14,17 +14,15 @@ use std::time::Duration;
 
 use everywire_verbs::rt::{Notify, Permit, Rt, Semaphore};
 use everywire_verbs::{
-    Access, Completion, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps,
-    QpInit, QpType, RecvWr, SendOp, SendWr, Sge, VerbsError, WcOpcode, WcStatus,
+    Completion, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, SendOp, SendWr, Sge,
+    WcOpcode, WcStatus,
 };
 
 use super::error::{NvmeError, NvmeErrorKind, Who};
+use super::parts::{MAX_ENTRIES, SLOT_BITS, make, response, slots_of};
 use crate::pdu::cm::CmRequest;
 use crate::pdu::{Cqe, Field, Keyed, Sgl, Sqe};
 
-/// Most entries of a queue: slot numbers take ten bits of the command identifier.
-pub(super) const MAX_ENTRIES: u16 = 1024;
-const SLOT_BITS: u32 = 10;
 /// Completions taken at once.
 const BATCH: usize = 64;
 /// What a send's work request id says besides its slot.
@@ -60,11 +58,6 @@ struct Slot {
     _slot: Option<Permit>,
 }
 
-/// Slots of a queue with so many entries: commands that are complete but for the acknowledgement of their SEND hold one too.
-fn slots_of(entries: u16) -> u16 {
-    (2 * entries).min(MAX_ENTRIES)
-}
-
 pub(super) struct HostQueue {
     pub(super) qid: u16,
     pub(super) who: Who,
@@ -98,41 +91,6 @@ pub(super) struct Open<'a> {
     pub(super) entries: u16,
     pub(super) rd_atomic: u8,
     pub(super) trouble: &'a Notify,
-}
-
-struct Made {
-    qp: Qp,
-    cq: Cq,
-    capsules: MemoryRegion,
-    responses: MemoryRegion,
-}
-
-fn response(responses: &MemoryRegion, index: u16) -> RecvWr {
-    let at = usize::from(index) * Cqe::LEN;
-    RecvWr::new(index.into(), [responses.sge(at..at + Cqe::LEN)])
-}
-
-fn make(open: &Open<'_>) -> Result<Made, VerbsError> {
-    let (entries, slots) = (u32::from(open.entries), u32::from(slots_of(open.entries)));
-    let cq = open.device.create_cq(slots + 2 * entries + 8)?;
-    // A slot is free again only when its SEND is acknowledged, so as many entries as slots are enough.
-    let caps = QpCaps {
-        max_send_wr: slots + 1,
-        max_recv_wr: entries,
-        max_send_sge: 2,
-        max_recv_sge: 1,
-        max_inline_data: 0,
-    };
-    let qp = open.pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) })?;
-    let capsules = open.pd.register(Sqe::LEN * slots as usize, Access::empty())?;
-    let responses = open.pd.register(Cqe::LEN * usize::from(open.entries), Access::LOCAL_WRITE)?;
-    // The controller reads what is written and writes what is read.
-    qp.to_init(Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-    for index in 0..open.entries {
-        let posted = qp.post_recv(response(&responses, index));
-        posted.expect("an empty receive queue of this depth takes as many receives");
-    }
-    Ok(Made { qp, cq, capsules, responses })
 }
 
 impl HostQueue {
@@ -332,11 +290,14 @@ impl HostQueue {
         self.trouble.notify_one();
     }
 
-    /// Disconnects; nothing should be outstanding. Waits until the controller confirmed.
-    pub(super) async fn close(&self) {
+    /// Disconnects; nothing should be outstanding. The future waits until the controller has confirmed.
+    pub(super) fn close(&self) -> impl Future<Output = ()> {
         self.closing.set(true);
-        self.cm.disconnect().await;
-        self.fail("disconnected".to_owned());
+        let ended = self.cm.disconnect();
+        async move {
+            ended.await;
+            self.fail("disconnected".to_owned());
+        }
     }
 
     /// Called at even intervals; gives the number of them that the oldest outstanding command has seen.
