@@ -9,8 +9,10 @@
 pub mod nqn;
 pub mod pdu;
 pub mod rdma;
+mod scoped;
 pub mod target;
 
 pub use nqn::{DISCOVERY_NQN, Nqn, NqnError};
 pub use pdu::status::Status;
+pub use scoped::Scoped;
 pub use uuid::Uuid;

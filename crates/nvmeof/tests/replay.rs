@@ -56,6 +56,7 @@ impl Replay {
             port_id: 1,
             peer: "192.168.77.12:1024".parse().expect("an address"),
             local: "192.168.77.11:4420".parse().expect("an address"),
+            interface: None,
         };
         let queue = self.target.open_queue(self.now, origin, &request).expect("a queue");
         self.queues.insert(qp, queue);

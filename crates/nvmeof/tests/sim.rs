@@ -1,112 +1,17 @@
 //! Target and initiator end to end in the simulator: real RoCE frames, virtual time, loss and death.
 
-use std::cell::RefCell;
-use std::net::SocketAddr;
-use std::rc::Rc;
+mod lab;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use everywire_block::{Backend, RamBackend};
+use everywire_block::RamBackend;
 use everywire_fabric::faults::{Faults, Ppm};
-use everywire_fabric::link::LinkParams;
 use everywire_nvmeof::rdma::initiator::NvmeErrorKind;
-use everywire_nvmeof::rdma::{
-    Controller, HostIdentity, InitiatorOptions, Namespace, NvmeTarget, TargetOptions, discover,
-};
-use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig, Target};
+use everywire_nvmeof::rdma::{Controller, InitiatorOptions, discover};
+use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig};
 use everywire_nvmeof::{Nqn, Status};
-use everywire_sim::{HostConfig, HostId, World};
-
-const LIMIT: Duration = Duration::from_secs(3600);
-
-struct Lab {
-    world: World,
-    target_host: HostId,
-    host: HostId,
-    backend: Arc<dyn Backend>,
-    limits: Limits,
-    target: Rc<RefCell<Option<NvmeTarget>>>,
-}
-
-fn nqn() -> Nqn {
-    "nqn.2026-01.lab:s1".parse().expect("an NQN")
-}
-
-fn identity(n: u128) -> HostIdentity {
-    HostIdentity::from_uuid(uuid::Uuid::from_u128(n))
-}
-
-fn address() -> SocketAddr {
-    "10.0.0.1:4420".parse().expect("an address")
-}
-
-impl Lab {
-    fn with(seed: u64, limits: Limits) -> Self {
-        Self::with_mtu(seed, limits, 1500)
-    }
-
-    fn with_mtu(seed: u64, limits: Limits, mtu: usize) -> Self {
-        let world = World::new(seed);
-        let add = |ip: &str| {
-            let config = HostConfig::new(ip.parse().expect("ip"));
-            world.add_host(HostConfig { link: LinkParams { mtu, ..config.link }, ..config })
-        };
-        let (target_host, host) = (add("10.0.0.1"), add("10.0.0.2"));
-        let backend: Arc<dyn Backend> = Arc::new(RamBackend::new(512, 65536).expect("fits"));
-        let lab = Self { world, target_host, host, backend, limits, target: Rc::default() };
-        lab.serve();
-        lab
-    }
-
-    fn new(seed: u64) -> Self {
-        Self::with(seed, Limits::default())
-    }
-
-    fn serve(&self) {
-        let mut target = Target::new(self.limits.clone());
-        let config = SubsystemConfig::new(nqn()).namespace(NamespaceConfig::new(self.backend.clone()));
-        target.add_subsystem(&config).expect("a subsystem");
-        let options = TargetOptions { data_pool: 4 << 20, ..TargetOptions::default() };
-        let target = NvmeTarget::new(self.world.rt(self.target_host), target, options);
-        target.listen(&self.world.device(self.target_host), address()).expect("listens");
-        *self.target.borrow_mut() = Some(target);
-    }
-
-    fn target(&self) -> NvmeTarget {
-        self.target.borrow().clone().expect("serving")
-    }
-
-    /// Runs a host's program to its end.
-    fn run<T: 'static, F: Future<Output = T> + 'static>(&self, program: impl FnOnce(Host) -> F) -> T {
-        let host = Host { rt: self.world.rt(self.host), device: self.world.device(self.host) };
-        self.world.block_on(LIMIT, program(host)).expect("ends in time")
-    }
-}
-
-#[derive(Clone)]
-struct Host {
-    rt: everywire_verbs::rt::Rt,
-    device: everywire_verbs::Device,
-}
-
-impl Host {
-    async fn connect(&self, options: InitiatorOptions) -> Controller {
-        let controller =
-            Controller::connect(&self.rt, &self.device, address(), &nqn(), &identity(1), options).await;
-        controller.unwrap_or_else(|error| panic!("{error}"))
-    }
-}
-
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 77) >> 7) as u8).collect()
-}
-
-async fn write_and_read(disk: &Namespace, offset: u64, len: usize, seed: u64) {
-    let bytes = pattern(len, seed);
-    disk.write(offset, &bytes).await.unwrap_or_else(|error| panic!("{error}"));
-    let back = disk.read(offset, len).await.unwrap_or_else(|error| panic!("{error}"));
-    assert!(back == bytes, "{len} bytes at {offset} differ");
-}
+use lab::{Host, LIMIT, Lab, address, identity, nqn, write_and_read};
 
 #[test]
 fn discover_connect_write_read_disconnect() {
@@ -263,6 +168,9 @@ fn killed_hosts_leave_nothing_behind() {
 fn a_removed_host_loses_its_association_for_good() {
     let lab = Lab::new(3);
     let target = lab.target();
+    let listed = SubsystemConfig { hosts: Some(vec![identity(1).nqn]), ..lab.subsystem() };
+    target.with(|target| target.remove_subsystem(&nqn())).expect("exists");
+    target.with(|target| target.add_subsystem(&listed)).expect("new");
     lab.run(move |host| async move {
         let controller = host.connect(InitiatorOptions::default()).await;
         let disk = controller.namespace(1).expect("a namespace");

@@ -228,7 +228,12 @@ impl InvalidParameter {
 
     /// From a response.
     pub fn from_cqe(cqe: &Cqe) -> Self {
-        Self { in_data: cqe.dword0() & 1 << 16 != 0, offset: cqe.dword0() as u16 }
+        Self::from_dword0(cqe.dword0())
+    }
+
+    /// From dword 0.
+    pub fn from_dword0(dword0: u32) -> Self {
+        Self { in_data: dword0 & 1 << 16 != 0, offset: dword0 as u16 }
     }
 
     /// Name of the field.
@@ -244,5 +249,12 @@ impl InvalidParameter {
             (false, _) => "a command field",
             (true, _) => "a data field",
         }
+    }
+}
+
+impl std::fmt::Display for InvalidParameter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let place = if self.in_data { "data" } else { "command" };
+        write!(f, "{} at offset {} of the {place}", self.field(), self.offset)
     }
 }

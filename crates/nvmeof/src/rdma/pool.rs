@@ -1,7 +1,7 @@
 //! Data buffers for commands: one registered region, handed out by a buddy allocator, so that every buffer is contiguous
 //! and no command registers memory. Whoever finds it empty is told when a buffer comes back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ pub(super) struct DataPool {
     memory: Arc<dyn IoMemory>,
     blocks: RefCell<Buddy>,
     starving: RefCell<Vec<Notify>>,
+    in_use: Cell<usize>,
 }
 
 /// Free blocks by order. A list may hold entries that were merged away since; `free_order` tells.
@@ -87,14 +88,26 @@ impl DataPool {
         let region = pd.register(len, Access::LOCAL_WRITE)?;
         let max_order = (max / BLOCK).trailing_zeros() as usize;
         let blocks = RefCell::new(Buddy::new(len / BLOCK, max_order));
-        Ok(Rc::new(Self { memory: io_memory(&region), region, blocks, starving: RefCell::default() }))
+        Ok(Rc::new(Self {
+            memory: io_memory(&region),
+            region,
+            blocks,
+            starving: RefCell::default(),
+            in_use: Cell::new(0),
+        }))
     }
 
     /// A buffer of at least `len` bytes; `None` when there is none now.
     pub(super) fn take(self: &Rc<Self>, len: usize) -> Option<DataBuf> {
         let order = len.div_ceil(BLOCK).next_power_of_two().trailing_zeros() as usize;
         let start = self.blocks.borrow_mut().take(order)?;
+        self.in_use.set(self.in_use.get() + (BLOCK << order));
         Some(DataBuf { pool: self.clone(), start, order })
+    }
+
+    /// Bytes that are handed out.
+    pub(super) fn in_use(&self) -> usize {
+        self.in_use.get()
     }
 
     /// Asks to be notified when a buffer comes back. One call is one notification.
@@ -130,6 +143,7 @@ impl DataBuf {
 impl Drop for DataBuf {
     fn drop(&mut self) {
         self.pool.blocks.borrow_mut().give(self.start, self.order);
+        self.pool.in_use.set(self.pool.in_use.get() - (BLOCK << self.order));
         // All of them: one that has gone meanwhile must not swallow the notification.
         self.pool.starving.borrow_mut().drain(..).for_each(|waiting| waiting.notify_one());
     }

@@ -31,7 +31,7 @@ pub struct Limits {
     pub max_connections: usize,
     /// Bytes of in-capsule data a command may carry; a multiple of 16.
     pub in_capsule_data: u32,
-    /// Most keyed descriptors in a command (MSDBD).
+    /// Most keyed descriptors in a command; see [`Limits::sgl_descriptors`].
     pub max_sgl_descriptors: u8,
     /// log2 of the largest transfer, in 4 KiB pages (MDTS).
     pub mdts: u8,
@@ -58,6 +58,13 @@ impl Limits {
     /// Largest transfer in bytes.
     pub fn max_transfer(&self) -> u32 {
         4096 << self.mdts
+    }
+
+    /// Keyed descriptors that a command may have (MSDBD): one in the entry, or as many as the capsule has room for behind
+    /// it, 16 bytes each. Never 0, which would say "no limit". NVMe-oF 1.1 §4.1.
+    pub fn sgl_descriptors(&self) -> u8 {
+        let room = (self.in_capsule_data / 16).max(1);
+        self.max_sgl_descriptors.max(1).min(u8::try_from(room).unwrap_or(u8::MAX))
     }
 }
 
@@ -154,6 +161,11 @@ pub enum ConfigError {
     /// The discovery NQN is no NVM subsystem.
     #[error("{0} is the discovery service's name")]
     DiscoveryName(Nqn),
+    /// Taking one host off a list needs a list.
+    #[error(
+        "subsystem {0} is open to any host, so no single host can be taken off; describe it with a list of hosts first"
+    )]
+    OpenToAnyHost(Nqn),
     /// No such subsystem.
     #[error("there is no subsystem {0}")]
     NoSubsystem(Nqn),

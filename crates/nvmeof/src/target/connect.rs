@@ -1,6 +1,7 @@
 //! The Connect command: every way it can fail, and the association it makes. NVMe-oF 1.1 §3.3, figure 22.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::time::Instant;
 
 use everywire_block::IoBuf;
@@ -9,14 +10,16 @@ use super::controller::Controller;
 use super::features::Features;
 use super::queue::Phase;
 use super::subsystem::NoController;
-use super::{ControllerKey, Failure, Outcome, QueueId, Target};
+use super::{ControllerKey, Failure, Outcome, QueueId, QueueInfo, Target, TargetEvent};
 use crate::Nqn;
 use crate::pdu::Status;
+use crate::pdu::discovery::text;
 use crate::pdu::fabrics::{
     CATTR_DISABLE_SQFLOW, CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter, connect_at,
 };
-use crate::pdu::properties::CC_EN;
 
+/// Refusals logged for one connection.
+const LOGGED_REFUSALS: u8 = 4;
 /// Controller identifier of every discovery controller's first association; they only need to be told apart.
 const FIRST_DISCOVERY_CNTLID: u64 = 1;
 
@@ -37,6 +40,11 @@ impl Target {
         let mut bytes = [0; ConnectData::LEN];
         buf.load(0, &mut bytes);
         let data = ConnectData::parse(&bytes).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.dnr())?;
+        let outcome = self.connect_with(now, id, connect, &data);
+        outcome.inspect_err(|failure| self.log_refusal(id, "Connect", failure, Some(&data)))
+    }
+
+    fn connect_with(&mut self, now: Instant, id: QueueId, connect: &Connect, data: &ConnectData) -> Outcome {
         // Two Connects in flight on one queue: the second finds it connected.
         match self.queues.get(&id) {
             Some(queue) if queue.phase == Phase::AwaitingConnect => {}
@@ -49,9 +57,9 @@ impl Target {
             return Err(in_data(connect_at::DATA_HOSTID));
         }
         let cntlid = if connect.qid == 0 {
-            self.connect_admin(now, id, connect, &data, subsystem, host)?
+            self.connect_admin(now, id, connect, data, subsystem, host)?
         } else {
-            self.connect_io(id, connect, &data, &subsystem, &host)?
+            self.connect_io(id, connect, data, &subsystem, &host)?
         };
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.entries = connect.sqsize.saturating_add(1);
@@ -90,7 +98,7 @@ impl Target {
         nqn: Nqn,
         host: Nqn,
     ) -> Result<u16, Failure> {
-        let port_id = self.queues.get(&id).map(|queue| queue.origin.port_id);
+        let port_id = self.queues.get(&id).map(|queue| queue.port_id);
         if self.controllers.len() >= self.limits.max_controllers {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
@@ -114,12 +122,6 @@ impl Target {
         };
         let key = ControllerKey::new(self.next_controller);
         self.next_controller += 1;
-        if let Some(queue) = self.queues.get(&id) {
-            let (peer, local) = (queue.origin.peer, queue.origin.local);
-            tracing::info!(
-                "{peer} -> {local}: host {host}, subsystem {nqn}, controller {cntlid}: association made"
-            );
-        }
         let namespaces =
             self.subsystems.get(&nqn).map(|subsystem| subsystem.namespaces.clone()).unwrap_or_default();
         let controller = Controller {
@@ -144,9 +146,12 @@ impl Target {
             error_count: 0,
         };
         self.controllers.insert(key, controller);
-        if let Some(queue) = self.queues.get_mut(&id) {
-            queue.phase = Phase::Connected { controller: key, qid: 0 };
+        self.joined(id, key, 0);
+        if let Some(info) = self.queue_info(id) {
+            tracing::info!("{info}: association made");
         }
+        // The keep alive timer runs instead of the one for Connect.
+        self.events.push_back(TargetEvent::Deadline { queue: id });
         Ok(cntlid)
     }
 
@@ -176,7 +181,7 @@ impl Target {
         if controller.hostid != data.hostid {
             return Err(in_data(connect_at::DATA_HOSTID));
         }
-        if controller.cc & CC_EN == 0 {
+        if !controller.takes_io() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         if connect.qid > controller.features.io_queues(self.limits.max_io_queues) {
@@ -188,9 +193,50 @@ impl Target {
         }
         controller.queues.insert(connect.qid, id);
         let cntlid = controller.cntlid;
-        if let Some(queue) = self.queues.get_mut(&id) {
-            queue.phase = Phase::Connected { controller: key, qid: connect.qid };
-        }
+        self.joined(id, key, connect.qid);
         Ok(cntlid)
+    }
+
+    /// The queue is part of an association, and from now on known by it.
+    fn joined(&mut self, id: QueueId, key: ControllerKey, qid: u16) {
+        let (Some(queue), Some(controller)) = (self.queues.get_mut(&id), self.controllers.get(&key)) else {
+            return;
+        };
+        queue.phase = Phase::Connected { controller: key, qid };
+        queue.info = Rc::new(QueueInfo {
+            qid,
+            host: Some(controller.host.clone()),
+            subsystem: Some(controller.subsystem.clone()),
+            cntlid: Some(controller.cntlid),
+            ..(*queue.info).clone()
+        });
+    }
+
+    /// Says who was refused, what for and why. A host that goes on trying on one connection is not logged for ever.
+    pub(super) fn log_refusal(
+        &mut self,
+        id: QueueId,
+        what: &str,
+        failure: &Failure,
+        data: Option<&ConnectData>,
+    ) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if queue.refusals >= LOGGED_REFUSALS {
+            return;
+        }
+        queue.refusals += 1;
+        let (info, status) = (&queue.info, failure.status);
+        let names = data.map_or_else(String::new, |data| {
+            // As sent: it may be anything, and must not write lines of its own into the log.
+            let [host, subsystem] = [&data.hostnqn, &data.subnqn].map(|field| text(field).escape_debug());
+            format!(", host {host}, subsystem {subsystem}")
+        });
+        let parameter = match status.code() {
+            Status::CONNECT_INVALID_PARAMETERS | Status::CONNECT_INCOMPATIBLE_FORMAT => {
+                format!(": {}", InvalidParameter::from_dword0(failure.result as u32))
+            }
+            _ => String::new(),
+        };
+        tracing::warn!("{info}{names}: {what} refused: {status}{parameter}");
     }
 }

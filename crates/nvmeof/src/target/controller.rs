@@ -14,7 +14,7 @@ use super::subsystem::Namespaces;
 use crate::Nqn;
 use crate::pdu::Status;
 use crate::pdu::log::ErrorEntry;
-use crate::pdu::properties::{CC_EN, CC_SHN, CSTS_RDY, CSTS_SHST_COMPLETE};
+use crate::pdu::properties::{CC_EN, CC_SHN, CSTS_RDY, CSTS_SHST, CSTS_SHST_COMPLETE};
 
 /// Granularity of the keep alive timeout (KAS), in milliseconds.
 pub(super) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
@@ -45,10 +45,10 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// When the host counts as dead; `None` without a timeout. A host that never enables the controller it asked for
-    /// has `patience`.
+    /// When the host counts as dead; `None` without a timeout. The keep alive timer runs while the controller is enabled
+    /// and not shut down (NVMe Base 2.0 §3.9); a host that neither enables it nor goes has `patience`.
     pub(super) fn keep_alive_deadline(&self, patience: Duration) -> Option<Instant> {
-        if self.cc & CC_EN == 0 {
+        if !self.takes_io() {
             return Some(self.last_seen + patience.max(Duration::from_millis(self.kato_ms.into())));
         }
         if self.kato_ms == 0 {
@@ -63,12 +63,19 @@ impl Controller {
         self.cc & CC_EN != 0 && self.csts & CSTS_RDY != 0
     }
 
-    /// Writes CC. NVMe Base 2.0 §3.1.3.5.
-    pub(super) fn set_cc(&mut self, value: u32) {
+    /// I/O commands and queues are allowed: enabled, and not shut down since. NVMe Base 2.0 §3.6.2.
+    pub(super) fn takes_io(&self) -> bool {
+        self.is_ready() && self.csts & CSTS_SHST == 0
+    }
+
+    /// Writes CC. NVMe Base 2.0 §3.1.3.5. Gives the I/O queues that a reset deletes.
+    #[must_use]
+    pub(super) fn set_cc(&mut self, value: u32) -> BTreeMap<u16, QueueId> {
+        let mut deleted = BTreeMap::new();
         let (was, shutting) = (self.cc, value & CC_SHN != 0 && self.cc & CC_SHN == 0);
         self.cc = value;
         if value & CC_EN == 0 && was & CC_EN != 0 {
-            self.reset();
+            deleted = self.reset();
         }
         if value & CC_EN != 0 && was & CC_EN == 0 {
             self.csts = CSTS_RDY;
@@ -78,10 +85,11 @@ impl Controller {
         } else if value & CC_SHN == 0 && value & CC_EN == 0 {
             self.csts = 0;
         }
+        deleted
     }
 
-    /// Controller level reset: features and events go back to their defaults. NVMe Base 2.0 §3.7.2.
-    fn reset(&mut self) {
+    /// Controller level reset: features and events go back to their defaults, I/O queues are deleted. NVMe Base 2.0 §3.7.2.
+    fn reset(&mut self) -> BTreeMap<u16, QueueId> {
         self.csts &= CSTS_SHST_COMPLETE;
         self.features = Features::default();
         self.async_config = 0;
@@ -89,6 +97,7 @@ impl Controller {
         self.pending_notices.clear();
         self.masked_notices.clear();
         self.changed_namespaces.clear();
+        std::mem::take(&mut self.queues)
     }
 
     /// Records an error; the status then says that there is more to know.

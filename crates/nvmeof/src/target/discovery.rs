@@ -23,9 +23,9 @@ impl Target {
         let Some(controller) = self.controllers.get(&key) else { return Vec::new() };
         let Some(queue) = self.queues.get(&controller.admin_queue) else { return Vec::new() };
         debug_assert!(matches!(queue.phase, Phase::Connected { .. }));
-        let Some(listener) = self.listeners.get(&queue.origin.port_id) else { return Vec::new() };
+        let Some(listener) = self.listeners.get(&queue.port_id) else { return Vec::new() };
         let ip = if listener.address.ip().is_unspecified() {
-            queue.origin.local.ip()
+            queue.info.local.ip()
         } else {
             listener.address.ip()
         };

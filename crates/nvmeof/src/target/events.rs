@@ -22,6 +22,11 @@ pub enum TargetEvent {
         /// Why.
         reason: CloseReason,
     },
+    /// The queue's deadline is another one now, perhaps an earlier one: [`Target::queue_deadline`] tells.
+    Deadline {
+        /// The queue.
+        queue: QueueId,
+    },
 }
 
 /// Why a queue is closed from this side.
@@ -31,6 +36,8 @@ pub enum CloseReason {
     NoConnect,
     /// No command came within the keep alive timeout.
     KeepAliveExpired,
+    /// The host disabled the controller (CC.EN), which deletes its I/O queues.
+    ControllerReset,
     /// The association's admin queue is gone.
     AdminQueueGone,
     /// The host was taken off the subsystem's list.
@@ -46,6 +53,7 @@ impl std::fmt::Display for CloseReason {
         f.write_str(match self {
             Self::NoConnect => "no Connect command came in time",
             Self::KeepAliveExpired => "the keep alive timer expired",
+            Self::ControllerReset => "the host disabled the controller",
             Self::AdminQueueGone => "the admin queue's connection is gone",
             Self::HostRemoved => "the host is no longer allowed",
             Self::SubsystemRemoved => "the subsystem was removed",

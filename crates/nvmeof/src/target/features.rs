@@ -3,7 +3,7 @@
 use everywire_block::IoBuf;
 
 use super::controller::Controller;
-use super::{ControllerKey, Failure, Outcome, Target};
+use super::{ControllerKey, Failure, Outcome, Target, TargetEvent};
 use crate::pdu::features::*;
 use crate::pdu::{Sqe, Status};
 
@@ -96,7 +96,11 @@ impl Target {
                 controller.features.granted_queues = Some(granted);
                 return Ok(queue_counts(granted));
             }
-            KEEP_ALIVE_TIMER => controller.kato_ms = value,
+            KEEP_ALIVE_TIMER => {
+                controller.kato_ms = value;
+                let queue = controller.admin_queue;
+                self.events.push_back(TargetEvent::Deadline { queue });
+            }
             ASYNC_EVENT_CONFIG => {
                 if value & !controller.known_events() != 0 {
                     return Err(invalid);

@@ -119,7 +119,7 @@ impl Target {
             subnqn: controller.subsystem.to_field(),
             ioccsz: (64 + self.limits.in_capsule_data) / 16,
             iorcsz: (Cqe::LEN / 16) as u32,
-            msdbd: self.limits.max_sgl_descriptors,
+            msdbd: self.limits.sgl_descriptors(),
             ..Default::default()
         };
         let Some(subsystem) = self.subsystems.get(&controller.subsystem) else {

@@ -5,12 +5,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use everywire_block::{Backend, BlockError, BlockOp, IoBuf, IoFuture, IoResult, SharedBuffer};
+use everywire_block::{BlockError, BlockOp, IoBuf, IoFuture, IoResult, SharedBuffer};
 
 use super::subsystem::Namespace;
-use super::{ControllerKey, Direction, Failure, JobKind, Outcome, Step, Target, exact};
+use super::{ControllerKey, Direction, Failure, JobKind, Outcome, QueueInfo, Step, Target, exact};
 use crate::pdu::Field;
 use crate::pdu::command::{DSM_DEALLOCATE, DsmRange, NSID_ALL, WRITE_ZEROES_DEALLOCATE};
 use crate::pdu::sgl::DataPointer;
@@ -67,7 +66,7 @@ const MAX_DSM_BYTES: u32 = 256 * DsmRange::LEN as u32;
 impl Target {
     pub(super) fn begin_io(&mut self, key: ControllerKey, sqe: &Sqe, extra: &IoBuf) -> Result<Step, Failure> {
         let controller = self.controllers.get(&key).ok_or(Status::ABORTED_SQ_DELETION)?;
-        if !controller.is_ready() {
+        if !controller.takes_io() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         let opcode = IoOpcode(sqe.opcode);
@@ -170,44 +169,44 @@ impl IoJob {
         Self { kind, namespaces: Targets::One(namespace), offset: 0, len: 0, fua: false }
     }
 
-    /// Carries the command out; `buf` has its data or takes it.
-    pub(super) fn run(&self, buf: &IoBuf) -> Ran {
+    /// Carries the command out; `buf` has its data or takes it. `who` says whose it is, should it fail.
+    pub(super) fn run(&self, buf: &IoBuf, who: &impl Fn() -> Option<Rc<QueueInfo>>) -> Ran {
         let namespace = match &self.namespaces {
             Targets::One(namespace) => namespace,
             Targets::All(all) => {
-                let backends = all.iter().map(|namespace| namespace.backend.clone()).collect();
-                return run(flush_all(backends));
+                let all = all.iter().map(|namespace| Place { namespace: namespace.clone(), who: who() });
+                return run(flush_all(all.collect()));
             }
         };
         let (backend, stats) = (&namespace.backend, &namespace.stats);
+        let place = || Place { namespace: namespace.clone(), who: who() };
         let blocks = self.len / u64::from(namespace.geometry.block_size);
         match self.kind {
             IoKind::Read => {
                 stats.reads.set(stats.reads.get() + 1);
                 stats.blocks_read.set(stats.blocks_read.get() + blocks);
-                outcome(namespace, backend.read(self.offset, buf))
+                outcome(place, backend.read(self.offset, buf))
             }
             IoKind::Write => {
                 stats.writes.set(stats.writes.get() + 1);
                 stats.blocks_written.set(stats.blocks_written.get() + blocks);
-                outcome(namespace, backend.write(self.offset, buf, self.fua))
+                outcome(place, backend.write(self.offset, buf, self.fua))
             }
-            IoKind::Flush => outcome(namespace, backend.flush()),
+            IoKind::Flush => outcome(place, backend.flush()),
             IoKind::WriteZeroes(unmap) => {
                 let zeroed = backend.write_zeroes(self.offset, self.len, unmap);
                 if !self.fua {
-                    return outcome(namespace, zeroed);
+                    return outcome(place, zeroed);
                 }
-                let backend = backend.clone();
+                let place = place();
                 run(async move {
-                    zeroed.await.map_err(|error| failure(&error))?;
-                    backend.flush().await.map_err(|error| failure(&error))?;
-                    Ok(0)
+                    place.judge(zeroed.await)?;
+                    place.judge(place.namespace.backend.flush().await)
                 })
             }
-            IoKind::Compare => run(compare(backend.clone(), self.offset, buf.clone())),
+            IoKind::Compare => run(compare(place(), self.offset, buf.clone())),
             IoKind::DatasetManagement(ranges, deallocate) => {
-                run(deallocate_ranges(namespace.clone(), ranges, deallocate, buf.clone()))
+                run(deallocate_ranges(place(), ranges, deallocate, buf.clone()))
             }
         }
     }
@@ -222,25 +221,38 @@ fn run(future: impl Future<Output = Outcome> + 'static) -> Ran {
     }
 }
 
-fn outcome(namespace: &Rc<Namespace>, io: IoFuture<IoResult>) -> Ran {
+fn outcome(place: impl Fn() -> Place, io: IoFuture<IoResult>) -> Ran {
     match io.into_ready() {
         Ok(Ok(())) => Ran::Done(Ok(0)),
-        Ok(Err(error)) => Ran::Done(Err(count(namespace, &error))),
+        Ok(failed) => Ran::Done(place().judge(failed)),
         Err(io) => {
-            let namespace = namespace.clone();
-            Ran::Pending(Box::pin(async move {
-                io.await.map_err(|error| count(&namespace, &error))?;
-                Ok(0)
-            }))
+            let place = place();
+            Ran::Pending(Box::pin(async move { place.judge(io.await) }))
         }
     }
 }
 
-fn count(namespace: &Namespace, error: &BlockError) -> Failure {
-    let stats = &namespace.stats;
-    stats.media_errors.set(stats.media_errors.get() + 1);
-    tracing::warn!(nsid = namespace.nsid, "{error}");
-    failure(error)
+/// Where a command is carried out, and for whom.
+struct Place {
+    namespace: Rc<Namespace>,
+    /// `None` if the queue has gone already.
+    who: Option<Rc<QueueInfo>>,
+}
+
+impl Place {
+    /// A backend's result as an outcome; an error is counted and logged.
+    fn judge(&self, result: IoResult) -> Outcome {
+        let Err(error) = result else { return Ok(0) };
+        let (namespace, stats) = (&self.namespace, &self.namespace.stats);
+        stats.media_errors.set(stats.media_errors.get() + 1);
+        let failure = failure(&error);
+        let (nsid, status) = (namespace.nsid, failure.status);
+        match &self.who {
+            Some(who) => tracing::warn!("{who}, namespace {nsid}: {error}: {status}"),
+            None => tracing::warn!("namespace {nsid}, for a host that has gone: {error}: {status}"),
+        }
+        Err(failure)
+    }
 }
 
 /// The status of a backend's error.
@@ -256,23 +268,24 @@ fn failure(error: &BlockError) -> Failure {
     status.dnr().into()
 }
 
-async fn flush_all(backends: Vec<Arc<dyn Backend>>) -> Outcome {
-    for backend in backends {
-        backend.flush().await.map_err(|error| failure(&error))?;
+async fn flush_all(places: Vec<Place>) -> Outcome {
+    for place in places {
+        place.judge(place.namespace.backend.flush().await)?;
     }
     Ok(0)
 }
 
-async fn compare(backend: Arc<dyn Backend>, offset: u64, wanted: IoBuf) -> Outcome {
+async fn compare(place: Place, offset: u64, wanted: IoBuf) -> Outcome {
     let stored = SharedBuffer::new(vec![0; wanted.len()]);
-    backend.read(offset, &stored.io()).await.map_err(|error| failure(&error))?;
+    place.judge(place.namespace.backend.read(offset, &stored.io()).await)?;
     let mut bytes = vec![0; wanted.len()];
     wanted.load(0, &mut bytes);
     if bytes != stored.to_vec() { Err(Status::COMPARE_FAILURE.dnr().into()) } else { Ok(0) }
 }
 
 /// Every range is checked before any is deallocated. Attributes other than deallocate are hints and ignored.
-async fn deallocate_ranges(namespace: Rc<Namespace>, ranges: u16, deallocate: bool, list: IoBuf) -> Outcome {
+async fn deallocate_ranges(place: Place, ranges: u16, deallocate: bool, list: IoBuf) -> Outcome {
+    let namespace = &place.namespace;
     let geometry = namespace.geometry;
     let mut raw = vec![0; usize::from(ranges) * DsmRange::LEN];
     list.load(0, &mut raw);
@@ -293,7 +306,7 @@ async fn deallocate_ranges(namespace: Rc<Namespace>, ranges: u16, deallocate: bo
     let size = u64::from(geometry.block_size);
     for range in ranges {
         let io = namespace.backend.discard(range.slba * size, u64::from(range.blocks) * size);
-        io.await.map_err(|error| failure(&error))?;
+        place.judge(io.await)?;
     }
     Ok(0)
 }

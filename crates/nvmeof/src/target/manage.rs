@@ -60,9 +60,10 @@ impl Target {
     }
 
     /// Takes a host off a subsystem's list; its associations end at once unless `keep_associations`.
-    /// On a subsystem that any host may use, this closes it to all hosts.
+    /// A subsystem that any host may use has no list: [`ConfigError::OpenToAnyHost`], and nothing changes.
     pub fn remove_host(&mut self, nqn: &Nqn, host: &Nqn, keep_associations: bool) -> Result<(), ConfigError> {
-        self.subsystem_mut(nqn)?.hosts.get_or_insert_default().remove(host);
+        let hosts = self.subsystem_mut(nqn)?.hosts.as_mut();
+        hosts.ok_or_else(|| ConfigError::OpenToAnyHost(nqn.clone()))?.remove(host);
         if !keep_associations {
             self.end_where(CloseReason::HostRemoved, |subsystem, name| subsystem == nqn && name == host);
         }

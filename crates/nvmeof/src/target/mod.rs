@@ -24,6 +24,7 @@ mod subsystem;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Instant;
 
 use crate::Nqn;
@@ -99,6 +100,13 @@ pub struct Job {
     pub(crate) kind: JobKind,
 }
 
+impl Job {
+    /// Whether it may make its queue part of an association.
+    pub fn is_connect(&self) -> bool {
+        matches!(self.kind, JobKind::Connect(_))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum JobKind {
     Connect(fabrics::Connect),
@@ -115,6 +123,8 @@ pub struct QueueOrigin {
     pub peer: SocketAddr,
     /// The address it reached us at.
     pub local: SocketAddr,
+    /// The interface that link-local addresses belong to, for logs.
+    pub interface: Option<Rc<str>>,
 }
 
 /// Subsystems, their controllers and their queues.
@@ -191,7 +201,10 @@ impl Target {
             return Step::Respond(Err(Status::ABORTED_SQ_DELETION.into()));
         };
         let step = match queue.phase {
-            Phase::AwaitingConnect => self.begin_connect(sqe, extra),
+            Phase::AwaitingConnect => {
+                let step = self.begin_connect(sqe, extra);
+                step.inspect_err(|failure| self.log_refusal(id, "the first command", failure, None))
+            }
             Phase::Connected { controller, qid } => self.begin_connected(now, controller, qid, sqe, extra),
         };
         step.unwrap_or_else(|failure| Step::Respond(Err(failure)))
@@ -233,7 +246,7 @@ impl Target {
     }
 
     fn data(&self, sqe: &Sqe, extra: &IoBuf) -> Result<DataPointer, Status> {
-        DataPointer::resolve(&sqe.sgl, extra.len(), self.limits.max_sgl_descriptors, |at, into| {
+        DataPointer::resolve(&sqe.sgl, extra.len(), self.limits.sgl_descriptors(), |at, into| {
             extra.load(at, into)
         })
     }
@@ -242,7 +255,7 @@ impl Target {
     /// bytes.
     pub fn run(&mut self, now: Instant, id: QueueId, job: &Job, buf: &IoBuf) -> Ran {
         match &job.kind {
-            JobKind::Io(io) => io.run(buf),
+            JobKind::Io(io) => io.run(buf, &|| self.queue_info(id)),
             JobKind::Connect(connect) => Ran::Done(self.connect(now, id, connect, buf)),
             JobKind::Admin(sqe) => Ran::Done(self.run_admin(now, id, sqe, buf)),
         }
@@ -297,29 +310,9 @@ impl Target {
         }
     }
 
-    /// What is known of a queue, for logs.
-    pub fn queue_info(&self, id: QueueId) -> Option<QueueInfo> {
-        let queue = self.queues.get(&id)?;
-        let (peer, local) = (queue.origin.peer, queue.origin.local);
-        let Phase::Connected { controller, qid } = queue.phase else {
-            return Some(QueueInfo {
-                peer,
-                local,
-                qid: queue.cm_qid,
-                host: None,
-                subsystem: None,
-                cntlid: None,
-            });
-        };
-        let controller = self.controllers.get(&controller)?;
-        Some(QueueInfo {
-            peer,
-            local,
-            qid,
-            host: Some(controller.host.clone()),
-            subsystem: Some(controller.subsystem.clone()),
-            cntlid: Some(controller.cntlid),
-        })
+    /// Whose a queue is, for logs.
+    pub fn queue_info(&self, id: QueueId) -> Option<Rc<QueueInfo>> {
+        self.queues.get(&id).map(|queue| queue.info.clone())
     }
 
     /// Open queues.

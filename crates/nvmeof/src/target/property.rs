@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{ControllerKey, Failure, Target};
+use super::{CloseReason, ControllerKey, Failure, Target, TargetEvent};
 use crate::pdu::fabrics::{self, PropertyGet, PropertySet};
 use crate::pdu::properties::{
     CAP, CC, CC_CSS, CC_CSS_ALL, CC_EN, CC_IOCQES_SHIFT, CC_IOSQES_SHIFT, CSTS, Capabilities, NSSR, VERSION,
@@ -61,8 +61,13 @@ impl Target {
         if enabling && !(known && matches!(sizes, (6, 4) | (0, 0))) {
             return Err(invalid);
         }
-        controller.set_cc(value);
+        let deleted = controller.set_cc(value);
         controller.last_seen = now;
+        let admin = controller.admin_queue;
+        for queue in deleted.into_values() {
+            self.close(queue, CloseReason::ControllerReset);
+        }
+        self.events.push_back(TargetEvent::Deadline { queue: admin });
         Ok(0)
     }
 }

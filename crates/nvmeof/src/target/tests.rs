@@ -18,6 +18,8 @@ use crate::pdu::log::LogRequest;
 use crate::pdu::properties::*;
 use crate::pdu::{Field, Keyed, Sgl, discovery, identify, log};
 
+mod lifecycle;
+
 const NQN: &str = "nqn.2026-01.lab:s1";
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:9b04fe4d-5424-49c3-8bce-82dcf6642f73";
 const OTHER: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-5424-49c3-8bce-82dcf6642f73";
@@ -64,7 +66,12 @@ fn keyed(len: u32) -> Sgl {
 
 fn origin() -> QueueOrigin {
     let addr = |text: &str| text.parse().expect("an address");
-    QueueOrigin { port_id: 1, peer: addr("192.168.77.12:1024"), local: addr("192.168.77.11:4420") }
+    QueueOrigin {
+        port_id: 1,
+        peer: addr("192.168.77.12:1024"),
+        local: addr("192.168.77.11:4420"),
+        interface: None,
+    }
 }
 
 impl Bench {
@@ -166,14 +173,16 @@ impl Bench {
         self.done(queue, Sqe { sgl: keyed(len), ..request.to_sqe(0) }, &[])
     }
 
+    /// Events but for changed deadlines, which the tests of deadlines look at.
     fn events(&mut self) -> Vec<TargetEvent> {
-        std::iter::from_fn(|| self.target.poll_event()).collect()
+        let all = std::iter::from_fn(|| self.target.poll_event());
+        all.filter(|event| !matches!(event, TargetEvent::Deadline { .. })).collect()
     }
 
     fn closed(&mut self) -> Vec<QueueId> {
         let close = |event| match event {
             TargetEvent::Close { queue, .. } => Some(queue),
-            TargetEvent::Respond { .. } => None,
+            TargetEvent::Respond { .. } | TargetEvent::Deadline { .. } => None,
         };
         self.events().into_iter().filter_map(close).collect()
     }

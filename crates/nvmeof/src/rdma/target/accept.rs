@@ -1,6 +1,7 @@
 //! From a CM request to a running connection. NVMe RDMA Transport 1.0 §2.2: queue sizes travel in the private data.
 //!
-//! Receives for the whole submission queue are posted before the accept goes out, so the host may send at once.
+//! Receives for the whole submission queue are posted before the accept goes out, so the host may send at once. What is
+//! accepted and never completed is given up when the time for Connect is over, whatever times the host put into its request.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,11 +14,12 @@ use everywire_verbs::{
 
 use super::connection::{Connection, Parts};
 use super::{ListenError, Shared};
+use crate::Scoped;
 use crate::pdu::cm::{CmAccept, CmRequest, CmStatus};
 use crate::pdu::{Cqe, Sqe};
 use crate::rdma::pool::DataPool;
 use crate::rdma::region::io_memory;
-use crate::target::{QueueId, QueueOrigin};
+use crate::target::{Limits, QueueId, QueueOrigin};
 
 /// Receive slots start on a cache line.
 const SLOT_ALIGN: usize = 64;
@@ -37,6 +39,8 @@ pub(super) struct Context {
     pub(super) device: Device,
     pub(super) pd: Pd,
     pub(super) pool: Rc<DataPool>,
+    /// The interface that the listener's scope is, if it has one.
+    pub(super) interface: Option<Rc<str>>,
 }
 
 impl Entrance {
@@ -51,7 +55,9 @@ impl Entrance {
         let listener = device.listen(address, ListenOptions { backlog: shared.options.backlog })?;
         let port_id = shared.next_port.get();
         shared.next_port.set(port_id.wrapping_add(1));
-        let context = Rc::new(Context { device: device.clone(), pd, pool });
+        shared.pools.borrow_mut().push(Rc::downgrade(&pool));
+        let interface = interface_of(device, address);
+        let context = Rc::new(Context { device: device.clone(), pd, pool, interface });
         Ok(Self { shared: shared.clone(), listener, port_id, context })
     }
 
@@ -61,6 +67,10 @@ impl Entrance {
 
     pub(super) fn port_id(&self) -> u16 {
         self.port_id
+    }
+
+    pub(super) fn interface(&self) -> Option<Rc<str>> {
+        self.context.interface.clone()
     }
 
     /// Takes requests until told to stop.
@@ -81,7 +91,8 @@ impl Entrance {
     }
 
     fn handle(&self, request: ConnectRequest) {
-        let (peer, local) = (request.peer(), request.local());
+        let interface = self.context.interface.as_deref();
+        let (peer, local) = (Scoped(request.peer(), interface), Scoped(request.local(), interface));
         match self.prepare(&request) {
             Ok(prepared) => {
                 let shared = self.shared.clone();
@@ -98,14 +109,19 @@ impl Entrance {
 
     fn prepare(&self, request: &ConnectRequest) -> Result<Prepared, CmStatus> {
         let wanted = CmRequest::check(request.private_data())?;
-        let origin = QueueOrigin { port_id: self.port_id, peer: request.peer(), local: request.local() };
+        // We could not READ a single block: the first command with keyed data would break the connection.
+        if request.param().responder_resources == 0 {
+            return Err(CmStatus::INVALID_IRD);
+        }
+        let (peer, local) = (request.peer(), request.local());
+        let interface = self.context.interface.clone();
+        let origin = QueueOrigin { port_id: self.port_id, peer, local, interface };
         let (now, mut target) = (self.shared.rt.now(), self.shared.target.borrow_mut());
         let id = target.open_queue(now, origin, &wanted)?;
         // A larger wish is refused by Connect, which can say which parameter it was.
         let entries = u32::from(wanted.hsqsize) + 1;
         let entries = entries.min(target.limits().max_queue_entries.into());
-        let in_capsule = target.limits().in_capsule_data as usize;
-        let made = make_queue(&self.context, entries, in_capsule);
+        let made = make_queue(&self.context, entries, target.limits());
         made.map(|(qp, parts)| Prepared { id, qp, parts, entries, rd_atomic: self.shared.options.rd_atomic })
             .map_err(|error| {
                 tracing::error!("{}: {error}", request.peer());
@@ -115,12 +131,23 @@ impl Entrance {
     }
 }
 
+/// The name of the interface that a link-local address belongs to.
+fn interface_of(device: &Device, address: SocketAddr) -> Option<Rc<str>> {
+    let SocketAddr::V6(v6) = address else { return None };
+    let gids = device.gids();
+    let gid = gids.iter().find(|gid| gid.scope_id != 0 && gid.scope_id == v6.scope_id())?;
+    gid.interface.as_deref().map(Rc::from)
+}
+
 /// A queue pair with its receives posted, and the memory around it.
-fn make_queue(context: &Rc<Context>, entries: u32, in_capsule: usize) -> Result<(Qp, Parts), VerbsError> {
-    let limits = context.device.limits();
+fn make_queue(context: &Rc<Context>, entries: u32, bounds: &Limits) -> Result<(Qp, Parts), VerbsError> {
+    let (limits, in_capsule) = (context.device.limits(), bounds.in_capsule_data as usize);
     // A command keeps its slot until the host has acknowledged its response; meanwhile the host may send the next.
     let slots = 2 * entries as usize;
-    let send_wr = (3 * entries + 32).min(limits.max_qp_wr);
+    // A READ takes an entry for each block, all at once, and one for its response: two such at least must fit, so that none
+    // waits for room that never comes. A device with less than one of them refuses the queue.
+    let longest = u32::from(bounds.sgl_descriptors()) + 1;
+    let send_wr = (3 * entries + 32 + 2 * longest).min(limits.max_qp_wr).max(longest + 1);
     let cq = context.device.create_cq((entries + send_wr).min(limits.max_cqe))?;
     let caps = QpCaps {
         max_send_wr: send_wr,
@@ -164,22 +191,25 @@ struct Prepared {
 
 impl Prepared {
     async fn accept(self, shared: Rc<Shared>, request: ConnectRequest) {
-        let (peer, local) = (request.peer(), request.local());
         let accept = CmAccept { crqsize: self.entries as u16, ..Default::default() };
         let param = ConnParam {
-            initiator_depth: request.param().responder_resources.min(self.rd_atomic),
+            initiator_depth: request.param().responder_resources.min(self.rd_atomic.max(1)),
             // The host must not READ from us.
             responder_resources: 0,
             rnr_retry_count: RNR_RETRY,
             ..ConnParam::with_private_data(accept.emit())
         };
-        match request.accept(&self.qp, param).await {
-            Ok(connection) => Connection::start(shared, self.id, self.qp, connection, self.parts),
-            Err(error) => {
-                tracing::warn!("{peer} -> {local}: {error}");
-                shared.target.borrow_mut().close_queue(self.id);
-                shared.dispatch();
-            }
+        let patience = shared.target.borrow().limits().connect_timeout;
+        let error = match shared.rt.timeout(patience, request.accept(&self.qp, param)).await {
+            Ok(Ok(connection)) => return Connection::start(shared, self.id, self.qp, connection, self.parts),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("the host does not complete the connection within {patience:?}"),
+        };
+        let info = shared.target.borrow().queue_info(self.id);
+        if let Some(info) = info {
+            tracing::warn!("{info}: {error}");
         }
+        shared.target.borrow_mut().close_queue(self.id);
+        shared.dispatch();
     }
 }

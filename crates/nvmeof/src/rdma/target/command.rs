@@ -198,6 +198,9 @@ impl Connection {
     fn run(self: &Rc<Self>, slot: u32, buf: &IoBuf) {
         let Some(job) = self.with(slot, |s| s.job.take()) else { return };
         let ran = self.shared.target.borrow_mut().run(self.now.get(), self.id, &job, buf);
+        if job.is_connect() {
+            self.identify();
+        }
         self.with(slot, |s| {
             s.job = Some(job);
             s.phase = Phase::Running;

@@ -19,7 +19,7 @@ use super::Shared;
 use super::accept::Context;
 use super::command::Slot;
 use crate::pdu::{Cqe, Sqe};
-use crate::target::QueueId;
+use crate::target::{QueueId, QueueInfo};
 
 /// Completions taken at once.
 const BATCH: usize = 64;
@@ -95,9 +95,11 @@ pub(super) struct Connection {
     pub(super) parts: Parts,
     pub(super) state: RefCell<State>,
     pub(super) nothing: IoBuf,
+    /// Whose it is; the target forgets that with the queue, the log must not.
+    info: RefCell<Option<Rc<QueueInfo>>>,
     qp: Qp,
     cm: everywire_verbs::Connection,
-    /// Buffers came back, or the end has come.
+    /// Buffers came back, the deadline is another one, or the end has come.
     pub(super) poke: Notify,
     torn_down: Cell<bool>,
     /// The time when the batch being worked on was taken.
@@ -131,6 +133,7 @@ impl Connection {
             parts,
             state: RefCell::new(state),
             nothing,
+            info: RefCell::new(shared.target.borrow().queue_info(id)),
             qp,
             cm,
             poke: Notify::new(),
@@ -284,6 +287,18 @@ impl Connection {
         self.poke.notify_one();
     }
 
+    /// The queue has another deadline.
+    pub(super) fn rearm(&self) {
+        self.poke.notify_one();
+    }
+
+    /// Connect was answered: the queue may be part of an association now.
+    pub(super) fn identify(&self) {
+        if let Some(info) = self.shared.target.borrow().queue_info(self.id) {
+            *self.info.borrow_mut() = Some(info);
+        }
+    }
+
     /// Ends the connection, once; the association goes with its admin queue.
     pub(super) fn tear_down(self: &Rc<Self>, why: &dyn fmt::Display) {
         if self.torn_down.replace(true) {
@@ -318,13 +333,9 @@ impl Connection {
 
 impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} -> {}", self.cm.peer(), self.cm.local())?;
-        let Ok(target) = self.shared.target.try_borrow() else { return Ok(()) };
-        let Some(info) = target.queue_info(self.id) else { return Ok(()) };
-        write!(f, " queue {}", info.qid)?;
-        if let (Some(host), Some(subsystem)) = (info.host, info.subsystem) {
-            write!(f, ", host {host}, subsystem {subsystem}")?;
+        match &*self.info.borrow() {
+            Some(info) => info.fmt(f),
+            None => write!(f, "{} -> {}", self.cm.peer(), self.cm.local()),
         }
-        Ok(())
     }
 }

@@ -11,13 +11,15 @@ mod connection;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use everywire_verbs::rt::{Notify, Rt};
 use everywire_verbs::{CmError, Device, VerbsError};
 
+use crate::Scoped;
 use crate::pdu::discovery::PRTYPE_ROCE_V2;
+use crate::rdma::pool::DataPool;
 use crate::target::{ConfigError, Listener, QueueId, Target, TargetEvent};
 use connection::Connection;
 
@@ -67,6 +69,7 @@ struct Shared {
     closed: Notify,
     stopping: Cell<bool>,
     stop: RefCell<Vec<Notify>>,
+    pools: RefCell<Vec<Weak<DataPool>>>,
 }
 
 /// A target. Cheap to clone; lives on one thread.
@@ -86,18 +89,19 @@ impl NvmeTarget {
             closed: Notify::new(),
             stopping: Cell::new(false),
             stop: RefCell::default(),
+            pools: RefCell::default(),
         }))
     }
 
     /// Listens on an address of `device`, and puts it into the discovery log. Gives the address with its port.
     pub fn listen(&self, device: &Device, address: SocketAddr) -> Result<SocketAddr, ListenError> {
         let entrance = accept::Entrance::new(&self.0, device, address)?;
-        let (local, port_id) = (entrance.local_addr(), entrance.port_id());
+        let (local, port_id, interface) = (entrance.local_addr(), entrance.port_id(), entrance.interface());
         let listener = Listener { port_id, address: local, provider: PRTYPE_ROCE_V2 };
         self.with(|target| target.add_listener(listener))?;
         let stop = Notify::new();
         self.0.stop.borrow_mut().push(stop.clone());
-        tracing::info!(device = device.name(), "listening on {local}");
+        tracing::info!(device = device.name(), "listening on {}", Scoped(local, interface.as_deref()));
         self.0.rt.spawn(entrance.run(stop));
         Ok(local)
     }
@@ -112,6 +116,11 @@ impl NvmeTarget {
     /// Open connections.
     pub fn connections(&self) -> usize {
         self.0.connections.borrow().len()
+    }
+
+    /// Bytes of data buffers that commands hold now, over all listeners.
+    pub fn data_in_use(&self) -> usize {
+        self.0.pools.borrow().iter().filter_map(Weak::upgrade).map(|pool| pool.in_use()).sum()
     }
 
     /// Stops listening, ends every association, waits until the hosts confirmed or the time for that is over, and
@@ -143,6 +152,12 @@ impl Shared {
                     let connection = self.connections.borrow().get(&queue).cloned();
                     if let Some(connection) = connection {
                         connection.event(cqe);
+                    }
+                }
+                TargetEvent::Deadline { queue } => {
+                    let connection = self.connections.borrow().get(&queue).cloned();
+                    if let Some(connection) = connection {
+                        connection.rearm();
                     }
                 }
                 TargetEvent::Close { queue, reason } => {
