@@ -161,6 +161,7 @@ impl Bench {
                 port_id: 1,
                 peer: address("192.168.77.12:1024"),
                 local: address("192.168.77.11:4420"),
+                interface: None,
             };
             self.queues[at] = self.target.open_queue(self.now, origin, &request).ok();
         }
