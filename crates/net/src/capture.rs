@@ -254,7 +254,7 @@ mod tests {
                 Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
             }
             Err(error) => {
-                println!("skipped: tshark: {error}");
+                everywire_testkit::skipped(format_args!("tshark: {error}"));
                 None
             }
         }

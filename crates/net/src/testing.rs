@@ -1,5 +1,5 @@
 //! Network namespaces for tests that need a real link: two, with a veth pair between them.
-//! They need CAP_SYS_ADMIN; without, the tests that use them say so and pass.
+//! They need CAP_SYS_ADMIN; without, the tests that use them say so and are skipped.
 
 use std::process::Command;
 
@@ -29,11 +29,12 @@ impl Pair {
         match Command::new("sh").args(["-c", &script]).output() {
             Ok(output) if output.status.success() => Some(pair),
             Ok(output) => {
-                println!("skipped: no network namespaces here: {}", String::from_utf8_lossy(&output.stderr));
+                let said = String::from_utf8_lossy(&output.stderr);
+                everywire_testkit::skipped(format_args!("no network namespaces here: {said}"));
                 None
             }
             Err(error) => {
-                println!("skipped: sh: {error}");
+                everywire_testkit::skipped(format_args!("sh: {error}"));
                 None
             }
         }

@@ -195,7 +195,7 @@ fn one_device_with_itself() {
 #[test]
 fn over_ipv6() {
     let Ok(host) = Host::open("rocev2:::1", &OpenOptions::default()) else {
-        println!("skipped: ::1 is not free here");
+        everywire_testkit::skipped("::1 is not free here");
         return;
     };
     host.spawn_thread().unwrap();
@@ -348,7 +348,7 @@ fn a_capture_opens_in_wireshark() {
     tshark.args(["-T", "fields", "-e", "ip.src", "-e", "infiniband.bth.opcode", "-e", "_ws.malformed"]);
     tshark.args(["-e", "frame.comment"]);
     match tshark.output() {
-        Err(error) => println!("skipped: tshark: {error}"),
+        Err(error) => everywire_testkit::skipped(format_args!("tshark: {error}")),
         Ok(output) => {
             let text = String::from_utf8(output.stdout).unwrap();
             assert!(text.lines().count() > 300, "{}", text.lines().count());

@@ -4,6 +4,7 @@
 //! What a guest loses on purpose is lost inside it: a tap shows all that a guest sent and all that was sent to it.
 //! tshark's known errors are listed with their reason; everything else it marks is a finding.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -71,28 +72,57 @@ pub fn keep_if_small(file: &Path) {
 /// for a command capsule; it does so between two Linux kernels too.
 const WRITE_MIDDLE_AND_LAST: [&str; 3] = ["7", "8", "9"];
 
-/// Frames that tshark calls malformed, beyond its known errors.
-pub fn malformed(file: &Path) -> Result<Vec<String>, String> {
+/// The opcodes that begin an RDMA WRITE. tshark 4.0 counts the bytes of a command's data by packets seen, so that the first
+/// packet of a WRITE that is sent again, which it took when it came first, is now past the end of an Identify or a log page.
+const WRITE_FIRST_AND_ONLY: [&str; 3] = ["6", "10", "11"];
+
+/// What tshark says of a packet.
+struct Packet {
+    number: u64,
+    opcode: String,
+    /// Sender, destination queue pair and PSN: the same in a packet that is sent again.
+    identity: String,
+    protocols: String,
+}
+
+/// The packets that a display filter selects.
+fn packets(file: &Path, filter: &str) -> Result<Vec<Packet>, String> {
     let mut tshark = Command::new("tshark");
-    tshark.arg("-r").arg(file).args([
-        "--disable-protocol",
-        "rpcordma",
-        "-Y",
-        "_ws.malformed",
-        "-T",
-        "fields",
-    ]);
-    tshark.args(["-e", "frame.number", "-e", "infiniband.bth.opcode", "-e", "frame.protocols"]);
+    tshark.arg("-r").arg(file).args(["--disable-protocol", "rpcordma", "-Y", filter, "-T", "fields"]);
+    for field in ["frame.number", "infiniband.bth.opcode", "frame.protocols", "ip.src", "ipv6.src"] {
+        tshark.args(["-e", field]);
+    }
+    tshark.args(["-e", "infiniband.bth.destqp", "-e", "infiniband.bth.psn"]);
     let out = tshark.output().map_err(|e| format!("cannot run tshark: {e}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
     if !out.status.success() {
         return Err(format!("tshark: {}", String::from_utf8_lossy(&out.stderr)));
     }
-    let known = |line: &str| {
+    let packet = |line: &str| {
         let fields: Vec<&str> = line.split('\t').collect();
-        fields.len() == 3 && WRITE_MIDDLE_AND_LAST.contains(&fields[1]) && fields[2].ends_with("nvme-rdma")
+        let number = fields.first().and_then(|n| n.parse().ok()).ok_or_else(|| format!("tshark: {line}"))?;
+        let field = |at: usize| fields.get(at).copied().unwrap_or_default().to_owned();
+        let identity = fields.get(3..).unwrap_or_default().join(" ");
+        Ok(Packet { number, opcode: field(1), protocols: field(2), identity })
     };
-    Ok(text.lines().filter(|l| !known(l)).map(|l| format!("frame {l}")).collect())
+    text.lines().map(packet).collect()
+}
+
+/// Frames that tshark calls malformed, beyond its known errors.
+pub fn malformed(file: &Path) -> Result<Vec<String>, String> {
+    let mut left: Vec<Packet> = packets(file, "_ws.malformed")?;
+    left.retain(|p| !(WRITE_MIDDLE_AND_LAST.contains(&&*p.opcode) && p.protocols.ends_with("nvme-rdma")));
+    let again = |p: &Packet| WRITE_FIRST_AND_ONLY.contains(&&*p.opcode) && p.protocols.ends_with("nvme-rdma");
+    if left.iter().any(again) {
+        let filter =
+            format!("infiniband.bth.opcode in {{{}}} && !_ws.malformed", WRITE_FIRST_AND_ONLY.join(","));
+        let mut good: HashMap<String, u64> = HashMap::new();
+        for packet in packets(file, &filter)? {
+            good.entry(packet.identity).or_insert(packet.number);
+        }
+        left.retain(|p| !(again(p) && good.get(&p.identity).is_some_and(|first| *first < p.number)));
+    }
+    Ok(left.iter().map(|p| format!("frame {} opcode {} {}", p.number, p.opcode, p.protocols)).collect())
 }
 
 /// How many RoCE packets the capture holds, and those whose ICRC is wrong, by the program's own judgement.

@@ -76,7 +76,7 @@ fn tshark_and_capinfos_read_it() {
         tshark.args(["-e", field]);
     }
     match tshark.output() {
-        Err(error) => println!("skipped tshark: {error}"),
+        Err(error) => everywire_testkit::skipped(format_args!("tshark: {error}")),
         Ok(output) => {
             let text = String::from_utf8(output.stdout).unwrap();
             let lines: Vec<&str> = text.lines().collect();
@@ -92,7 +92,7 @@ fn tshark_and_capinfos_read_it() {
         }
     }
     match Command::new("capinfos").arg(&path).output() {
-        Err(error) => println!("skipped capinfos: {error}"),
+        Err(error) => everywire_testkit::skipped(format_args!("capinfos: {error}")),
         Ok(output) => {
             let text = String::from_utf8(output.stdout).unwrap();
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
