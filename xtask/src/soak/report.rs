@@ -39,6 +39,8 @@ struct Section {
 pub struct Page {
     path: PathBuf,
     date: String,
+    /// What is being run: the commit when the run began.
+    commit: String,
     sections: Vec<Section>,
 }
 
@@ -61,7 +63,7 @@ impl Page {
             let rows = rows(&text, name);
             Section { name, about, heads, rows }
         });
-        Ok(Page { path, date, sections: sections.collect() })
+        Ok(Page { path, date, commit: commit(), sections: sections.collect() })
     }
 
     /// Where it is.
@@ -72,8 +74,8 @@ impl Page {
     /// Puts a line into a section, in the place of the one of that name, and writes the file.
     pub fn add(&mut self, section: &str, row: Row) -> Result<(), String> {
         let end = row.failure.map_or("passed".to_owned(), |why| format!("FAILED: {why}"));
-        let cells =
-            [row.name, commit(), row.seconds.to_string(), row.figures, end].map(|cell| cell_of(&cell));
+        let cells = [row.name, self.commit.clone(), row.seconds.to_string(), row.figures, end]
+            .map(|cell| cell_of(&cell));
         let Some(section) = self.sections.iter_mut().find(|s| s.name == section) else {
             return Err(format!("the report has no section {section}"));
         };
@@ -179,7 +181,7 @@ mod tests {
         let row = |name: &str| [name, "abc", "3", "17", "passed"].map(str::to_owned);
         let section = |name, rows| Section { name, about: "About.", heads: ["case", "packets"], rows };
         let sections = vec![section("a", vec![row("x"), row("y")]), section("b", vec![])];
-        let page = Page { path: PathBuf::new(), date: "2026-01-01".into(), sections };
+        let page = Page { path: PathBuf::new(), date: "2026-01-01".into(), commit: "abc".into(), sections };
         let text = page.text();
         assert_eq!(rows(&text, "a"), [row("x"), row("y")]);
         assert!(rows(&text, "b").is_empty());
