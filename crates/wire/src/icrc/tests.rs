@@ -94,3 +94,95 @@ fn no_single_wrong_bit_passes_with_df() {
     // One bit of byte 173 and one of byte 1834 look like another Identification without DF.
     assert_eq!(passed_without_df, [(4128, 1834), (4128, 173), (1040, 173)]);
 }
+
+/// CRC-32 as the Ethernet standard defines it (IEEE 802.3 §3.2.9), a bit at a time.
+fn crc32_bit_by_bit(bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for &byte in bytes {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+        }
+    }
+    !crc
+}
+
+/// A Global Routing Header: version 6, next header 0x1b (IBA transport), and fields that are all different.
+fn grh(payload: usize) -> [u8; GRH_LEN] {
+    let mut grh = [0; GRH_LEN];
+    grh[..4].copy_from_slice(&[0x62, 0x81, 0x23, 0x45]);
+    grh[4..6].copy_from_slice(&((payload + ICRC_LEN) as u16).to_be_bytes());
+    (grh[6], grh[7]) = (0x1b, 63);
+    grh[8..24].copy_from_slice(&"fe80::0202:c9ff:fe12:3456".parse::<Ipv6Addr>().unwrap().octets());
+    grh[24..].copy_from_slice(&"fe80::0202:c9ff:fe65:4321".parse::<Ipv6Addr>().unwrap().octets());
+    grh
+}
+
+/// RoCE v1 by annex A16 and §7.8.1: eight bytes of ones for the LRH, then the headers with traffic class, flow label, hop
+/// limit and BTH byte 4 as ones.
+#[test]
+fn icrc_of_roce_v1() {
+    for len in [12, 16, 28, 76, 77, 4096 + 12] {
+        let (grh, bytes) = (grh(len), sample(len));
+        let mut covered = vec![0xff; 8];
+        covered.extend([0x6f, 0xff, 0xff, 0xff, grh[4], grh[5], 0x1b, 0xff]);
+        covered.extend(&grh[8..]);
+        covered.extend(&bytes[..4]);
+        covered.push(0xff);
+        covered.extend(&bytes[5..]);
+        let expected = crc32_bit_by_bit(&covered);
+        assert_eq!(icrc_grh(&grh, &bytes), expected, "length {len}");
+        let mut hasher = IcrcHasher::grh(&grh);
+        bytes.chunks(7).for_each(|piece| hasher.update(piece));
+        assert_eq!(hasher.finish(), expected, "in pieces, length {len}");
+    }
+}
+
+#[test]
+fn what_routers_change_in_roce_v1_does_not_count() {
+    let (headers, bytes) = (grh(64), sample(64));
+    let before = icrc_grh(&headers, &bytes);
+    let flip = |at: usize, bit: u8| {
+        let (mut headers, mut bytes) = (headers, bytes.clone());
+        *headers.iter_mut().chain(&mut bytes).nth(at).unwrap() ^= bit;
+        icrc_grh(&headers, &bytes)
+    };
+    let masked = [
+        ("traffic class", 0, 0x01),
+        ("traffic class", 0, 0x08),
+        ("traffic class", 1, 0x10),
+        ("flow label", 1, 0x08),
+        ("flow label", 2, 0x80),
+        ("flow label", 3, 0x01),
+        ("hop limit", 7, 0x40),
+        ("FECN", 40 + 4, 0x80),
+        ("BECN", 40 + 4, 0x40),
+        ("reserved", 40 + 4, 0x01),
+    ];
+    for (field, at, bit) in masked {
+        assert_eq!(flip(at, bit), before, "{field}");
+    }
+    let counted = [
+        ("version", 0, 0x10),
+        ("payload length", 4, 0x01),
+        ("payload length", 5, 0x01),
+        ("next header", 6, 0x01),
+        ("SGID", 8, 0x80),
+        ("SGID", 23, 0x01),
+        ("DGID", 24, 0x80),
+        ("DGID", 39, 0x01),
+        ("opcode", 40, 0x01),
+        ("solicited event", 41, 0x80),
+        ("P_Key", 42, 0x80),
+        ("P_Key", 43, 0x01),
+        ("destination QP", 45, 0x80),
+        ("destination QP", 47, 0x01),
+        ("acknowledge request", 48, 0x80),
+        ("PSN", 51, 0x01),
+        ("payload", 52, 0x01),
+        ("the last byte", 103, 0x80),
+    ];
+    for (field, at, bit) in counted {
+        assert_ne!(flip(at, bit), before, "{field}");
+    }
+}
