@@ -33,7 +33,7 @@ pub struct AhAttr {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit; 0 for the default of 64.
     pub hop_limit: u8,
-    /// Flow label, 20 bits: equal labels take equal ways.
+    /// Flow label, 20 bits: equal labels take equal ways. 0: one that is made from the addresses.
     pub flow_label: u32,
 }
 
@@ -78,14 +78,18 @@ impl Pd {
         let device = self.device();
         let mtu = Mtu::largest_in(route.mtu).ok_or(RouteError::MtuTooSmall(route.mtu));
         let mtu = mtu.map_err(|error| self.unreachable(attr.dst, error))?;
+        let flow_label = match attr.flow_label & 0x000f_ffff {
+            0 => label_of_flow(route.src, attr.dst),
+            label => label,
+        };
         let path = Path {
             src: route.src,
             dst: attr.dst,
             scope_id: route.scope_id,
-            src_port: device.source_port(attr.flow_label),
+            src_port: device.source_port(flow_label),
             traffic_class: attr.traffic_class,
             hop_limit: if attr.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { attr.hop_limit },
-            flow_label: if attr.dst.is_ipv6() { attr.flow_label & 0x000f_ffff } else { 0 },
+            flow_label: if attr.dst.is_ipv6() { flow_label } else { 0 },
         };
         let mut state = device.lock();
         let max = device.limits().max_ah;
@@ -115,6 +119,21 @@ impl Pd {
         };
         VerbsError::new(kind, self.device().name(), format!("no way to {dst}: {error}"))
     }
+}
+
+/// A flow label from the addresses, never 0: datagrams of one way stay in order, those of several spread over the source
+/// ports and so over links and queues (IBTA A17.9.2 leaves the entropy to the sender).
+fn label_of_flow(src: IpAddr, dst: IpAddr) -> u32 {
+    let mut hash = 0x811c_9dc5_u32; // FNV-1a
+    let mut eat =
+        |bytes: &[u8]| bytes.iter().for_each(|&b| hash = (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    for ip in [src, dst] {
+        match ip {
+            IpAddr::V4(v4) => eat(&v4.octets()),
+            IpAddr::V6(v6) => eat(&v6.octets()),
+        }
+    }
+    ((hash >> 12 ^ hash) & 0x000f_ffff).max(1)
 }
 
 impl Device {

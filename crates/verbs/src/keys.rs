@@ -91,6 +91,8 @@ struct Entry {
     len: u64,
     /// Windows that are bound to it.
     windows: u32,
+    /// Tells it from all others, also from one that has the same key later.
+    serial: u64,
     kind: Kind,
 }
 
@@ -176,6 +178,9 @@ pub(crate) struct KeyTable {
     quarantined: HashSet<u32, BuildHasherDefault<KeyHasher>>,
     rng: ChaCha8Rng,
     next_iova: u64,
+    last_serial: u64,
+    /// Type 2 windows that are bound.
+    bound_to_qps: u32,
     regions: u32,
     windows: u32,
     max_regions: u32,
@@ -191,6 +196,8 @@ impl KeyTable {
             quarantined: HashSet::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             next_iova: FIRST_IOVA,
+            last_serial: 0,
+            bound_to_qps: 0,
             regions: 0,
             windows: 0,
             max_regions,
@@ -212,7 +219,16 @@ impl KeyTable {
         base.checked_add(len).ok_or(KeyTableError::Wraps)?;
         self.regions += 1;
         let kind = Kind::Region { region: new.region };
-        let key = self.insert(Entry { tag: 0, pd: new.pd, access: new.access, base, len, windows: 0, kind });
+        let key = self.insert(Entry {
+            tag: 0,
+            pd: new.pd,
+            access: new.access,
+            base,
+            len,
+            windows: 0,
+            serial: 0,
+            kind,
+        });
         Ok((key, base))
     }
 
@@ -223,7 +239,16 @@ impl KeyTable {
         }
         self.regions += 1;
         let kind = Kind::Fast { pieces: Vec::new(), max_pages, valid: false };
-        Ok(self.insert(Entry { tag: 0, pd, access: Access::empty(), base: 0, len: 0, windows: 0, kind }))
+        Ok(self.insert(Entry {
+            tag: 0,
+            pd,
+            access: Access::empty(),
+            base: 0,
+            len: 0,
+            windows: 0,
+            serial: 0,
+            kind,
+        }))
     }
 
     /// Whether windows are bound to the region of a key.
@@ -276,6 +301,8 @@ impl KeyTable {
             }
         };
         entry.tag = self.rng.next_u32() as u8;
+        self.last_serial += 1;
+        entry.serial = self.last_serial;
         let key = (index << 8) | u32::from(entry.tag);
         self.entries.insert(index, entry);
         key

@@ -202,6 +202,7 @@ impl State {
         self.keep_last_words(slot);
         let entry = self.qps.at(slot)?;
         entry.qp.close(&mut self.core);
+        self.core.keys.forget_qp(qpn);
         let (peer, grouped) = (entry.peer, entry.groups > 0);
         if entry.ready {
             self.ready.retain(|waiting| *waiting != slot);

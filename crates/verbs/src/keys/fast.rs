@@ -6,7 +6,7 @@
 use everywire_transport::memory::{Access, AccessError, FastRegister, PdId};
 use everywire_wire::{Qpn, RKey};
 
-use super::{CHANGING, Entry, KeyTable, Kind, Piece, REMOTE};
+use super::{CHANGING, Entry, KeyTable, Kind, Piece, REMOTE, WindowType};
 
 impl KeyTable {
     /// A Fast Register work request.
@@ -68,8 +68,8 @@ impl KeyTable {
                 Ok(())
             }
             Kind::Window(window) => {
-                let parent = window.invalidate(qpn)?;
-                self.unbound(parent);
+                let bound = window.invalidate(qpn)?;
+                self.unbound(WindowType::Type2, &bound);
                 Ok(())
             }
         }

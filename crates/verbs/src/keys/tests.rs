@@ -520,6 +520,58 @@ fn a_region_that_goes_takes_its_windows_access_away() {
     assert_eq!(table.usage(), (0, 0));
 }
 
+/// RX-31: region, key and tag come back as they were, as they may after 2^24 registrations; the window stays shut.
+#[test]
+fn a_window_does_not_come_alive_with_its_regions_key() {
+    for ty in [WindowType::Type1, WindowType::Type2] {
+        let mut table = table();
+        let window = table.alloc_window(PD, ty).unwrap();
+        let rng = table.rng.clone();
+        let mr = register(&mut table, 64, ALL);
+        let key = table.bind_window(PD, QPN, &bind(window, 1, &mr, 0, 64, REMOTE)).unwrap();
+        let at = RemoteAccess { rkey: key, ..mr.at(0, 1, Access::REMOTE_READ) };
+        assert!(table.check_remote(&at).is_ok());
+        table.deregister(mr.key);
+        (table.retired, table.quarantined) = Default::default();
+        table.rng = rng;
+        let new = register_in(&mut table, PD, 64, ALL, Some(mr.base));
+        assert_eq!(new.key, mr.key, "the same key in full");
+        assert_eq!(table.check_remote(&at), Err(AccessError::Invalidated));
+        let other = table.alloc_window(PD, ty).unwrap();
+        table.bind_window(PD, QPN, &bind(other, 1, &new, 0, 64, REMOTE)).unwrap();
+        table.dealloc_window(window);
+        assert!(table.has_windows(new.key), "the other one is bound to it");
+        table.dealloc_window(other);
+        assert!(!table.has_windows(new.key));
+    }
+}
+
+/// RX-31 and IBTA o10-37.2.33: a type 2 window is its queue pair's, not that of a later one with the same number.
+#[test]
+fn a_window_does_not_come_alive_with_its_queue_pairs_number() {
+    let mut table = table();
+    let mr = register(&mut table, 64, ALL);
+    let [ours, other, one] = [WindowType::Type2, WindowType::Type2, WindowType::Type1]
+        .map(|ty| table.alloc_window(PD, ty).unwrap());
+    let other_qp = Qpn::new(QPN.get() + 1);
+    let open = |table: &mut KeyTable, qpn, window| {
+        let rkey = table.bind_window(PD, qpn, &bind(window, 1, &mr, 0, 64, REMOTE)).unwrap();
+        RemoteAccess { rkey, qpn, ..mr.at(0, 1, Access::REMOTE_READ) }
+    };
+    let (ours_at, other_at) = (open(&mut table, QPN, ours), open(&mut table, other_qp, other));
+    let one_at = open(&mut table, QPN, one);
+    table.forget_qp(QPN);
+    assert_eq!(table.check_remote(&ours_at), Err(AccessError::Invalidated));
+    assert!(table.check_remote(&other_at).is_ok(), "another queue pair's");
+    assert!(table.check_remote(&one_at).is_ok(), "a type 1 window is its domain's");
+    assert!(table.has_windows(mr.key));
+    table.dealloc_window(other);
+    table.dealloc_window(one);
+    assert!(!table.has_windows(mr.key));
+    let key = ours_at.rkey.0;
+    table.bind_window(PD, other_qp, &bind(key, 2, &mr, 0, 64, REMOTE)).unwrap();
+}
+
 #[test]
 fn windows_give_no_local_access_and_hold_fast_regions() {
     let mut table = table();

@@ -20,11 +20,11 @@ pub enum WindowType {
 
 /// What a bound window opens.
 #[derive(Clone, Copy)]
-struct Bound {
+pub(super) struct Bound {
     /// The region, by the upper 24 bits of its key.
     parent: u32,
-    /// The region's tag at that time: a region registered anew is another one.
-    parent_tag: u8,
+    /// The region's number: another one that comes to the same key is not meant.
+    parent_serial: u64,
     /// Offset in the region of the window's first byte.
     offset: u64,
     /// Address that peers give for it.
@@ -42,8 +42,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// IBTA §10.6.7.2.6: a type 2 window goes back to free. Gives the region it was bound to.
-    pub(super) fn invalidate(&mut self, qpn: Qpn) -> Result<u32, AccessError> {
+    /// IBTA §10.6.7.2.6: a type 2 window goes back to free. Gives what it had opened.
+    pub(super) fn invalidate(&mut self, qpn: Qpn) -> Result<Bound, AccessError> {
         if self.ty == WindowType::Type1 {
             return Err(AccessError::Permission); // o10-37.2.26
         }
@@ -52,7 +52,7 @@ impl Window {
             Some(bound) if bound.qpn != qpn => Err(AccessError::WrongQp),
             Some(bound) => {
                 self.bound = None;
-                Ok(bound.parent)
+                Ok(bound)
             }
         }
     }
@@ -66,7 +66,16 @@ impl KeyTable {
         }
         self.windows += 1;
         let kind = Kind::Window(Window { ty, bound: None });
-        Ok(self.insert(Entry { tag: 0, pd, access: Access::empty(), base: 0, len: 0, windows: 0, kind }))
+        Ok(self.insert(Entry {
+            tag: 0,
+            pd,
+            access: Access::empty(),
+            base: 0,
+            len: 0,
+            windows: 0,
+            serial: 0,
+            kind,
+        }))
     }
 
     /// Frees a window, bound or not.
@@ -74,16 +83,34 @@ impl KeyTable {
         let Some(entry) = self.entries.remove(&(key >> 8)) else { return };
         self.retire(key >> 8);
         self.windows -= 1;
-        if let Kind::Window(Window { bound: Some(bound), .. }) = entry.kind {
-            self.unbound(bound.parent);
+        if let Kind::Window(Window { ty, bound: Some(bound) }) = entry.kind {
+            self.unbound(ty, &bound);
         }
     }
 
-    /// A region has one window fewer.
-    pub(super) fn unbound(&mut self, parent: u32) {
-        if let Some(parent) = self.entries.get_mut(&parent) {
-            parent.windows = parent.windows.saturating_sub(1);
+    /// A window is not bound any more.
+    pub(super) fn unbound(&mut self, ty: WindowType, bound: &Bound) {
+        self.bound_to_qps -= u32::from(ty == WindowType::Type2);
+        if let Some(parent) = self.entries.get_mut(&bound.parent)
+            && parent.serial == bound.parent_serial
+        {
+            parent.windows -= 1;
         }
+    }
+
+    /// A queue pair is being destroyed: type 2 windows bound through it are free again, and a later queue pair of the same
+    /// number does not open them.
+    pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
+        if self.bound_to_qps == 0 {
+            return;
+        }
+        let mut freed = Vec::new();
+        for entry in self.entries.values_mut() {
+            if let Kind::Window(Window { ty: WindowType::Type2, bound }) = &mut entry.kind {
+                freed.extend(bound.take_if(|bound| bound.qpn == qpn));
+            }
+        }
+        freed.iter().for_each(|bound| self.unbound(WindowType::Type2, bound));
     }
 
     /// The memory behind a peer's access through a window.
@@ -109,7 +136,7 @@ impl KeyTable {
             return Err(AccessError::OutOfBounds);
         }
         let parent = self.entries.get(&bound.parent).ok_or(AccessError::Invalidated)?;
-        if parent.tag != bound.parent_tag {
+        if parent.serial != bound.parent_serial {
             return Err(AccessError::Invalidated);
         }
         Ok((parent, bound.offset + inside))
@@ -133,12 +160,13 @@ impl KeyTable {
         }
         let bound = if bind.length == 0 { None } else { Some(self.check_bind(pd, qpn, bind)?) };
         if let Some(before) = before {
-            self.unbound(before.parent);
+            self.unbound(ty, &before);
         }
         if let Some(bound) = &bound
             && let Some(parent) = self.entries.get_mut(&bound.parent)
         {
             parent.windows += 1;
+            self.bound_to_qps += u32::from(ty == WindowType::Type2);
         }
         let entry = self.entry_mut(bind.window.0, pd)?;
         entry.tag = bind.new_rkey.0 as u8;
@@ -168,7 +196,7 @@ impl KeyTable {
         let offset = parent.offset(bind.addr, bind.length)?; // C10-75
         Ok(Bound {
             parent: bind.mr.0 >> 8,
-            parent_tag: parent.tag,
+            parent_serial: parent.serial,
             offset,
             base: if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr },
             len: bind.length,

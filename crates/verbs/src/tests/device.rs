@@ -339,6 +339,29 @@ fn address_handles_ask_for_their_route() {
 }
 
 #[test]
+fn datagrams_without_a_flow_label_spread_over_the_source_ports() {
+    // IBTA A17: the UDP source port tells flows apart, so one flow has one and many have many.
+    let config = DeviceConfig::roce_v2("fd00::1".parse().unwrap());
+    let device = Device::new(DeviceConfig { source_ports: (50_000..50_008).collect(), ..config });
+    let pd = device.alloc_pd().unwrap();
+    let path_to = |attr: AhAttr| {
+        let route = Route { src: device.gids()[0].ip, scope_id: 0, mtu: 1500 };
+        *pd.ah_through(&attr, route).unwrap().path()
+    };
+    let mut ports = std::collections::BTreeSet::new();
+    for n in 2..66 {
+        let dst = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, n]);
+        let path = path_to(AhAttr::new(dst));
+        assert_eq!(path_to(AhAttr::new(dst)), path, "the same way, the same port");
+        assert!(path.flow_label != 0 && path.flow_label >> 20 == 0);
+        ports.insert(path.src_port);
+        let given = path_to(AhAttr { flow_label: 0x12345, ..AhAttr::new(dst) });
+        assert_eq!(given.flow_label, 0x12345, "what is asked for stays");
+    }
+    assert!(ports.len() >= 6, "{ports:?}");
+}
+
+#[test]
 fn a_withdrawn_route_request_leaves_nothing() {
     let net = Net::pair();
     let device = net.devices[0].clone();

@@ -164,8 +164,8 @@ fn program(kind: usize, a: &Side, b: &Side) {
     }
 }
 
-#[test]
-fn threads_share_a_device_and_its_driver() {
+/// Two devices, their driver on a thread of its own, and `programs` on others; nothing is left of them afterwards.
+fn under_way(programs: impl FnOnce(&[Device; 2])) {
     let net = Net::pair();
     let devices = [net.devices[0].clone(), net.devices[1].clone()];
     let line = Mutex::new(Line { devices: devices.clone(), transmit: Transmit::default() });
@@ -177,20 +177,99 @@ fn threads_share_a_device_and_its_driver() {
         let cable = cable.clone();
         std::thread::spawn(move || cable.run())
     };
-    std::thread::scope(|scope| {
-        for kind in 0..3 {
-            let devices = &devices;
-            scope.spawn(move || {
-                let (a, b) = (Side::new(&devices[0], QpType::Rc), Side::new(&devices[1], QpType::Rc));
-                connect(&a.qp, &b.qp);
-                program(kind, &a, &b);
-            });
-        }
-    });
+    programs(&devices);
     cable.end.store(true, Ordering::SeqCst);
     cable.bed.ring();
     driver.join().unwrap();
     for device in &devices {
         assert_eq!(device.usage(), Usage::default());
     }
+}
+
+#[test]
+fn threads_share_a_device_and_its_driver() {
+    under_way(|devices| {
+        std::thread::scope(|scope| {
+            for kind in 0..3 {
+                scope.spawn(move || {
+                    let (a, b) = (Side::new(&devices[0], QpType::Rc), Side::new(&devices[1], QpType::Rc));
+                    connect(&a.qp, &b.qp);
+                    program(kind, &a, &b);
+                });
+            }
+        });
+    });
+}
+
+/// How many lives of a pair of queue pairs, instead of as many as go into two seconds: 1000000 for a soak.
+const LIVES: &str = "EVERYWIRE_CHURN_LIVES";
+
+/// One life: work is posted both ways, some of it completes, and everything goes, each time in another order.
+fn life(devices: &[Device; 2], n: u64) {
+    let small = |init: &mut QpInit<'_>| init.caps = QpCaps { max_send_wr: 16, max_recv_wr: 16, ..init.caps };
+    let [a, b] = [0, 1].map(|end: usize| {
+        let pd = devices[end].alloc_pd().unwrap();
+        let cq = devices[end].create_cq(64).unwrap();
+        let mut init = QpInit::new(QpType::Rc, &cq);
+        init.sq_sig_all = true;
+        small(&mut init);
+        let qp = pd.create_qp(&init).unwrap();
+        let mr = pd.register(16 << 10, all_access()).unwrap();
+        Side { pd, cq, qp, mr }
+    });
+    connect(&a.qp, &b.qp);
+    b.qp.post_recv(RecvWr::new(0, [b.mr.sge(..8192)])).unwrap();
+    for wr_id in 0..n % 7 {
+        let remote = b.mr.remote(64);
+        let (op, len) = match wr_id {
+            0 => (SendOp::Send, 5000),
+            1 | 2 => (SendOp::Write { remote }, 8192),
+            3 | 4 => (SendOp::Read { remote }, 8192),
+            _ => (SendOp::FetchAdd { remote, add: 1 }, 8),
+        };
+        a.qp.post_send(SendWr::new(wr_id, op).with_sges([a.mr.sge(..len)])).unwrap();
+    }
+    let mut out = Vec::new();
+    if n.is_multiple_of(3) && !n.is_multiple_of(7) {
+        block_on(a.cq.wait(&mut out, 1)).unwrap();
+        assert_eq!((out[0].wr_id, out[0].status), (0, WcStatus::Success));
+    }
+    let Side { pd, cq, qp, mr } = b;
+    match n % 5 {
+        0 => drop((mr, a, qp, cq, pd)),
+        1 => drop((qp, mr, cq, pd, a)),
+        2 => drop((cq, pd, mr, a.mr, qp, a.qp)),
+        3 => drop((a.qp, a.cq, a.mr, qp)),
+        _ => {
+            a.qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+            a.cq.poll(&mut out, usize::MAX).unwrap();
+            assert!(out.len() as u64 <= n % 7, "each completes once: {out:?}");
+        }
+    }
+}
+
+/// RX-13: one thread drives while others make, use and drop queue pairs, completion queues and regions.
+#[test]
+fn objects_come_and_go_while_their_packets_fly() {
+    let lives: Option<u64> = std::env::var(LIVES).ok().map(|lives| lives.parse().expect(LIVES));
+    let start = Instant::now();
+    let next = std::sync::atomic::AtomicU64::new(0);
+    under_way(|devices| {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    loop {
+                        let n = next.fetch_add(1, Ordering::Relaxed);
+                        if lives.map_or(start.elapsed() > Duration::from_secs(2), |lives| n >= lives) {
+                            return;
+                        }
+                        life(devices, n);
+                    }
+                });
+            }
+        });
+    });
+    let lived = next.into_inner() - 3;
+    println!("{lived} lives in {:?}", start.elapsed());
+    assert!(lived >= lives.unwrap_or(100));
 }
