@@ -28,7 +28,7 @@ const BUFFER: usize = 1 << 20;
 pub struct Datagram<'a> {
     /// Sender.
     pub src: SocketAddr,
-    /// Receiver.
+    /// Receiver; an IPv6 address has the flow label in its flow information, where it is known.
     pub dst: SocketAddr,
     /// TOS or traffic class.
     pub tos: u8,
@@ -185,7 +185,7 @@ fn ip_header(datagram: &Datagram<'_>, id: u16, flags_frag: u16) -> Option<IpHead
         })),
         (IpAddr::V6(src), IpAddr::V6(dst)) => Some(IpHeader::V6(Ipv6Header {
             traffic_class: datagram.tos,
-            flow_label: 0,
+            flow_label: flow_label(datagram.dst),
             payload_len: 0,
             next_header: PROTOCOL_UDP,
             hop_limit: datagram.ttl,
@@ -193,6 +193,14 @@ fn ip_header(datagram: &Datagram<'_>, id: u16, flags_frag: u16) -> Option<IpHead
             dst,
         })),
         _ => None,
+    }
+}
+
+/// The flow label to send to this address with.
+pub(crate) fn flow_label(dst: SocketAddr) -> u32 {
+    match dst {
+        SocketAddr::V6(v6) => v6.flowinfo() & 0x000f_ffff,
+        SocketAddr::V4(_) => 0,
     }
 }
 

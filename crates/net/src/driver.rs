@@ -22,6 +22,7 @@ use everywire_verbs::{Device, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck, M
 
 use crate::capture::Capture;
 use crate::error::OpenError;
+use crate::link::Link;
 use crate::raw::RawPort;
 use crate::route::{self, Interface};
 use crate::runtime::TokioRt;
@@ -110,7 +111,9 @@ impl Host {
             None => None,
         };
         let device = Device::new(config);
-        let engine = Engine::new(device.clone(), Wire { port, capture, local: ip })
+        let link = Link::watch(interface.index)
+            .inspect_err(|error| tracing::debug!(%error, "the port's state is not watched"));
+        let engine = Engine::new(device.clone(), Wire { port, capture, local: ip }, link.ok())
             .map_err(system("watch the sockets"))?;
         let shared = Arc::new(Shared::new(engine));
         let installed = device.install_progress(shared.clone());

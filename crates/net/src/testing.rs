@@ -40,6 +40,12 @@ impl Pair {
         }
     }
 
+    /// Runs ip(8) in a namespace.
+    pub(crate) fn ip(&self, end: usize, command: &str) {
+        let status = Command::new("ip").args(["-n", &self.names[end]]).args(command.split(' ')).status();
+        assert!(status.unwrap().success(), "ip {command}");
+    }
+
     /// Moves this thread into a namespace.
     pub(crate) fn enter(&self, end: usize) {
         let file = std::fs::File::open(format!("/run/netns/{}", self.names[end])).unwrap();

@@ -12,10 +12,13 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use everywire_verbs::{Command, Datagram, Device, Drive, Route, RouteError, Transmit, Unreachable};
+use everywire_verbs::{
+    Command, Datagram, Device, Drive, PortState, Route, RouteError, Transmit, Unreachable,
+};
 use rustix::event::{Timespec, epoll};
 
 use super::wire::Wire;
+use crate::link::Link;
 use crate::route;
 use crate::udp::{PathEvent, PortCounters, Received};
 
@@ -46,6 +49,8 @@ pub(crate) struct Engine {
     /// `None` once the host is closed.
     pub(crate) device: Option<Device>,
     wire: Wire,
+    /// `None` where the kernel does not tell; the port counts as active then.
+    link: Option<Link>,
     epoll: OwnedFd,
     /// Transmits whose buffers are reused; `out[sent..filled]` wait to be sent.
     out: Vec<Transmit>,
@@ -76,19 +81,24 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// The epoll descriptor watches all sockets, level-triggered.
-    pub(crate) fn new(device: Device, wire: Wire) -> io::Result<Engine> {
+    pub(crate) fn new(device: Device, wire: Wire, link: Option<Link>) -> io::Result<Engine> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut result = Ok(());
         wire.for_each_fd(|fd| {
-            if let Err(error) = watch(epoll.as_fd(), fd) {
+            if let Err(error) = watch(epoll.as_fd(), fd, SOCKET) {
                 result = Err(error);
             }
         });
         result?;
+        if let Some(link) = &link {
+            watch(epoll.as_fd(), link.fd(), LINK)?;
+            tell_port_state(&device, link);
+        }
         let (trains, local) = (wire.takes_trains(), wire.local);
         Ok(Engine {
             device: Some(device),
             wire,
+            link,
             epoll,
             out: Vec::new(),
             sent: 0,
@@ -275,7 +285,7 @@ impl Engine {
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         for (port, events) in [(self.blocked_on, epoll::EventFlags::IN), (blocked, both)] {
             if let Some(fd) = port.and_then(|port| self.wire.sender(port)) {
-                let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(0), events);
+                let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(SOCKET), events);
             }
         }
         self.blocked_on = blocked;
@@ -310,7 +320,7 @@ impl Engine {
     /// Watches sockets that are new; one that is watched already is left as it is.
     fn watch_all(&self) {
         self.wire.for_each_fd(|fd| {
-            let _ = watch(self.epoll.as_fd(), fd);
+            let _ = watch(self.epoll.as_fd(), fd, SOCKET);
         });
     }
 
@@ -325,9 +335,25 @@ impl Engine {
         if events[..count].iter().any(|event| { event.flags }.contains(epoll::EventFlags::ERR)) {
             self.wire.housekeeping(Instant::now(), &mut self.paths);
         }
+        if events[..count].iter().any(|event| { event.data }.u64() == LINK)
+            && let (Some(link), Some(device)) = (&self.link, &self.device)
+            && link.has_changed()
+        {
+            tell_port_state(device, link);
+        }
         !self.paths.is_empty()
     }
 }
+
+/// Tells the device how its interface is.
+fn tell_port_state(device: &Device, link: &Link) {
+    let state = if link.is_running() { PortState::Active } else { PortState::Down };
+    device.drive().port_state(Instant::now(), state);
+}
+
+/// What epoll tells of: sockets, and the interface's news.
+const SOCKET: u64 = 0;
+const LINK: u64 = 1;
 
 /// An event to be overwritten.
 const NO_EVENT: epoll::Event =
@@ -403,8 +429,8 @@ fn resolve(dst: IpAddr, src: IpAddr, scope_id: u32) -> Result<Route, RouteError>
 }
 
 /// Level-triggered: whoever wakes first takes what is there, and what is left wakes the next.
-fn watch(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result<()> {
-    match epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN) {
+fn watch(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>, what: u64) -> io::Result<()> {
+    match epoll::add(epoll, fd, epoll::EventData::new_u64(what), epoll::EventFlags::IN) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
     }

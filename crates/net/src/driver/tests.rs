@@ -2,10 +2,11 @@
 //! They need CAP_NET_RAW and CAP_SYS_ADMIN; without, they say so and pass. Loopback is in `tests/loopback.rs`.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use everywire_verbs::{
-    Access, ConnParam, ConnectOptions, Cq, Device, ListenOptions, MemoryRegion, Qp, QpInit, QpType, RKey,
-    RecvWr, Remote, SendOp, SendWr, WcStatus,
+    Access, AsyncEvent, ConnParam, ConnectOptions, Cq, Device, ListenOptions, MemoryRegion, PortState, Qp,
+    QpInit, QpType, RKey, RecvWr, Remote, SendOp, SendWr, WcStatus,
 };
 
 use super::*;
@@ -130,4 +131,41 @@ fn link_local_addresses() {
     talk(&pair, ["rocev2:fe80::1%eth0", "rocev2:fe80::2%eth0"], mtu);
     talk(&pair, ["rocev2-raw:eth0/fe80::1", "rocev2:fe80::2%eth0"], mtu);
     talk(&pair, ["rocev2:10.99.0.1", "rocev2:10.99.0.2"], mtu);
+}
+
+/// Waits for the next asynchronous event of a host that a thread drives.
+fn next_event(host: &Host) -> AsyncEvent {
+    let (tell, told) = std::sync::mpsc::channel();
+    let events = host.device().async_events();
+    std::thread::spawn(move || tell.send(block_on(events.next())));
+    told.recv_timeout(Duration::from_secs(5)).expect("an event")
+}
+
+/// IBTA §11.6.3.3: the port's state is the link's, whichever end takes it down.
+#[test]
+fn the_port_goes_down_and_up_with_the_interface() {
+    let Some(pair) = Pair::new("p", 1500) else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(0);
+            let host = Host::open("rocev2:10.99.0.1", &OpenOptions::default()).unwrap();
+            host.spawn_thread().unwrap();
+            let state = || host.device().port().state;
+            assert_eq!((state(), host.device().async_events().try_next()), (PortState::Active, None));
+            for end in [0, 1] {
+                pair.ip(end, "link set eth0 down");
+                assert_eq!((next_event(&host), state()), (AsyncEvent::PortError, PortState::Down));
+                let late = Host::open("rocev2:127.0.0.9", &OpenOptions::default()).unwrap();
+                assert_eq!(late.device().port().state, PortState::Active, "loopback has not changed");
+                pair.ip(end, "link set eth0 up");
+                assert_eq!((next_event(&host), state()), (AsyncEvent::PortActive, PortState::Active));
+            }
+            assert_eq!(host.device().counters().by_name("link_downed"), Some(2));
+            pair.ip(1, "link set eth0 down");
+            assert_eq!(next_event(&host), AsyncEvent::PortError);
+            drop(host);
+            let host = Host::open("rocev2:10.99.0.1", &OpenOptions::default()).unwrap();
+            assert_eq!(host.device().port().state, PortState::Down, "as it was found");
+        });
+    });
 }

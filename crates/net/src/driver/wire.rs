@@ -1,7 +1,7 @@
 //! Either kind of port, and the capture beside it: all that the engine knows of the network.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
@@ -142,12 +142,22 @@ impl Wire {
 fn outgoing(item: &Transmit) -> Outgoing<'_> {
     Outgoing {
         src_port: item.src_port,
-        dst: item.dst,
+        dst: destination(item),
         tos: item.traffic_class,
         ttl: item.hop_limit,
         segment: item.segment,
         bytes: &item.buf,
     }
+}
+
+/// The destination, with the flow label where it goes.
+#[inline]
+fn destination(item: &Transmit) -> SocketAddr {
+    let mut dst = item.dst;
+    if let SocketAddr::V6(v6) = &mut dst {
+        v6.set_flowinfo(item.flow_label);
+    }
+    dst
 }
 
 #[cold]
@@ -168,7 +178,7 @@ fn capture_sent(capture: &mut Capture, item: &Transmit) {
     for (id, payload) in item.segments().enumerate() {
         let datagram = capture::Datagram {
             src: (item.src, item.src_port).into(),
-            dst: item.dst,
+            dst: destination(item),
             tos: item.traffic_class,
             ttl: item.hop_limit,
             payload,

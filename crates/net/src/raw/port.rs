@@ -21,7 +21,7 @@ use everywire_wire::{MacAddr, UdpFrame};
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use super::neighbour::{Link, Neighbours};
-use crate::capture::Capture;
+use crate::capture::{Capture, flow_label};
 use crate::error::OpenError;
 use crate::route::{self, Interface};
 use crate::sockopt;
@@ -284,7 +284,7 @@ impl RawPort {
         let ip = match (self.local, item.dst.ip()) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => IpHeader::V6(Ipv6Header {
                 traffic_class: item.tos,
-                flow_label: 0,
+                flow_label: flow_label(item.dst),
                 payload_len: 0,
                 next_header: PROTOCOL_UDP,
                 hop_limit: item.ttl,

@@ -2,11 +2,13 @@
 //! They need CAP_NET_RAW and CAP_SYS_ADMIN; without, they say so and pass.
 
 use super::RawPort;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use everywire_wire::{IcrcV4, icrc_v4};
+use everywire_wire::ip::IpHeader;
+use everywire_wire::{IcrcV4, UdpFrame, icrc_v4};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::testing::Pair;
 use crate::udp::{Outgoing, PortOptions, ROCE_V2_PORT, UdpPort};
@@ -96,6 +98,61 @@ fn exchange(pair: &Pair, own: IpAddr, peer: IpAddr) {
 }
 
 /// What tcpdump-like programs show of the Identification is what `udp/` counts on when it writes ICRCs.
+/// The flow label reaches the wire from raw frames and from unprivileged sockets, in trains too; the ICRC leaves it out.
+#[test]
+fn flow_labels_reach_the_wire() {
+    let Some(pair) = Pair::new("f", 1500) else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(1);
+            let tap = Socket::new(
+                Domain::PACKET,
+                Type::RAW,
+                Some(Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()))),
+            )
+            .unwrap();
+            tap.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let label = || {
+                let mut buffer = [0; 4096];
+                loop {
+                    let len = rustix::io::read(&tap, &mut buffer).unwrap();
+                    if let Ok(frame) = UdpFrame::parse(&buffer[..len])
+                        && frame.is_roce()
+                        && let IpHeader::V6(ip) = frame.ip
+                    {
+                        return ip.flow_label;
+                    }
+                }
+            };
+            pair.enter(0);
+            let own: IpAddr = "fd99::1".parse().unwrap();
+            let mut paths = Vec::new();
+            let bytes = [7; 300];
+            for flow in [0, 1, 0xabcde, 0xfffff] {
+                let dst = SocketAddrV6::new("fd99::2".parse().unwrap(), ROCE_V2_PORT, flow, 0).into();
+                let mut udp = UdpPort::open(own, 0, 0, &PortOptions::default(), 3).unwrap();
+                let src_port = udp.source_ports()[0];
+                for (segment, count) in [(None, 1), (Some(100), 3)] {
+                    let out = Outgoing { src_port, dst, tos: 0, ttl: 64, segment, bytes: &bytes };
+                    assert_eq!(udp.send(&[out], &mut paths), 1);
+                    // A train may come whole or in pieces.
+                    assert_eq!(label(), flow, "{count} datagrams");
+                }
+                assert_eq!(udp.counters().send_errors, 0);
+                drop(udp);
+                let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default()).unwrap();
+                let out = Outgoing { src_port, dst, tos: 0, ttl: 64, segment: None, bytes: &bytes[..64] };
+                assert_eq!(raw.send(Instant::now(), &[out], None, &mut paths), 1);
+                wait_for(|| {
+                    raw.send_waiting(Instant::now(), None, &mut paths);
+                    (!raw.is_waiting()).then_some(())
+                });
+                while label() != flow {}
+            }
+        });
+    });
+}
+
 /// A socket takes part in 20 groups at most (net.ipv4.igmp_max_memberships), so one that leaves none ends there.
 #[test]
 fn leaving_a_group_ends_the_membership() {

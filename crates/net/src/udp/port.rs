@@ -322,6 +322,11 @@ impl UdpPort {
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => return AfterError::Blocked,
             libc::EINTR => return AfterError::TryAgain,
             libc::EMSGSIZE => self.too_big(dst, item.dst, paths),
+            libc::EINVAL if self.send.flow_labels && has_flow_label(item.dst) => {
+                tracing::info!(local = %self.local, "IPv6 flow labels are leased on this host; sending without");
+                self.send.flow_labels = false;
+                return AfterError::TryAgain;
+            }
             libc::EINVAL | libc::EIO | libc::EOPNOTSUPP if item.segment.is_some() => {
                 let segment = item.segment.unwrap_or(0) + route::header_overhead(dst);
                 let mtu = self.path_mtu(item.dst);
@@ -450,6 +455,10 @@ fn socket_of<'a>(main: &'a RoceSocket, senders: &'a [RoceSocket], port: u16) -> 
         return Some(main);
     }
     senders.iter().find(|sender| sender.local_addr().port() == port)
+}
+
+fn has_flow_label(to: SocketAddr) -> bool {
+    matches!(to, SocketAddr::V6(v6) if v6.flowinfo() != 0)
 }
 
 fn rewrite_icrc(src: Ipv4Addr, dst: Ipv4Addr, src_port: u16, datagram: &mut [u8]) {

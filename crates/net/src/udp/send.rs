@@ -29,7 +29,8 @@ pub const MAX_SEND_BATCH: usize = 64;
 pub struct Outgoing<'a> {
     /// Source port: that of the socket to send from.
     pub src_port: u16,
-    /// Destination; the scope matters for link-local addresses.
+    /// Destination; the scope matters for link-local addresses, and an IPv6 address has its flow label in the flow
+    /// information.
     pub dst: SocketAddr,
     /// TOS or traffic class.
     pub tos: u8,
@@ -47,6 +48,8 @@ pub struct SendBatch {
     controls: Box<[Control]>,
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
+    /// Write IPv6 flow labels; a kernel where labels are leased refuses them.
+    pub flow_labels: bool,
 }
 
 // SAFETY: the raw pointers are written and used only within one call of `send`, which has the scratch to itself.
@@ -75,6 +78,7 @@ impl SendBatch {
             controls: vec![Control::EMPTY; MAX_SEND_BATCH].into_boxed_slice(),
             vectors: vec![vector; MAX_SEND_BATCH].into_boxed_slice(),
             headers: vec![header; MAX_SEND_BATCH].into_boxed_slice(),
+            flow_labels: true,
         }
     }
 
@@ -144,6 +148,11 @@ impl SendBatch {
 
     fn prepare(&mut self, slot: usize, item: &Outgoing<'_>) {
         let name_len = write_name(&mut self.names[slot], item.dst);
+        if let SocketAddr::V6(v6) = item.dst
+            && self.flow_labels
+        {
+            self.names[slot].sin6_flowinfo = v6.flowinfo().to_be();
+        }
         self.vectors[slot] =
             libc::iovec { iov_base: item.bytes.as_ptr().cast_mut().cast(), iov_len: item.bytes.len() };
         let control = &mut self.controls[slot];

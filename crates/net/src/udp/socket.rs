@@ -25,6 +25,7 @@ pub const DEFAULT_HOP_LIMIT: u8 = 64;
 pub const DEFAULT_BUFFER: usize = 8 << 20;
 
 const IPV6_AUTOFLOWLABEL: c_int = 70;
+const IPV6_FLOWINFO_SEND: c_int = 33;
 const UDP_NO_CHECK6_RX: c_int = 102;
 const UDP_GRO: c_int = 104;
 const IP_PMTUDISC_DO: c_int = 2;
@@ -195,8 +196,10 @@ fn v6_options(fd: BorrowedFd<'_>) -> io::Result<()> {
     sockopt::set(fd, level, libc::IPV6_RECVTCLASS, 1 as c_int)?;
     sockopt::set(fd, level, libc::IPV6_RECVHOPLIMIT, 1 as c_int)?;
     sockopt::set(fd, level, libc::IPV6_RECVERR, 1 as c_int)?;
-    // Linux' RoCE writes flow label 0; by default the kernel would write a hash.
+    // The flow label is the queue pair's; by default the kernel would write a hash. Without privileges the kernel takes any
+    // label, unless somebody on this host has leased one for himself alone (IPV6_FL_S_EXCL).
     sockopt::set(fd, level, IPV6_AUTOFLOWLABEL, 0 as c_int)?;
+    let _ = sockopt::set(fd, level, IPV6_FLOWINFO_SEND, 1 as c_int);
     let _ = sockopt::set(fd, level, IPV6_MULTICAST_ALL, 0 as c_int);
     // Linux' RoCE sends IPv6 with UDP checksum 0, which a socket drops unless told otherwise.
     sockopt::set(fd, libc::SOL_UDP, UDP_NO_CHECK6_RX, 1 as c_int)

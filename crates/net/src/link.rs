@@ -1,0 +1,104 @@
+//! Whether the device's interface is up and has a carrier: the port state that programs see.
+//!
+//! Read first: rtnetlink(7) on RTMGRP_LINK, netdevice(7) on SIOCGIFFLAGS. The kernel announces every change of any interface
+//! on a netlink socket, which costs nothing while there is none; what an announcement says is not looked at, but the flags
+//! asked for, so that lost ones do no harm.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
+
+/// The interface of one device, in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// Hears of changes.
+    news: Socket,
+    /// Asks for flags.
+    ask: Socket,
+    index: u32,
+}
+
+impl Link {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// The kernel gives no sockets.
+    pub(crate) fn watch(index: u32) -> io::Result<Link> {
+        let netlink = Some(Protocol::from(libc::NETLINK_ROUTE));
+        let news = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW.nonblocking(), netlink)?;
+        news.bind(&link_changes())?;
+        let ask = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+        Ok(Link { news, ask, index })
+    }
+
+    /// Readable when an interface has changed.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.news.as_fd()
+    }
+
+    /// Takes the news; whether there were any.
+    pub(crate) fn has_changed(&self) -> bool {
+        let mut changed = false;
+        loop {
+            let mut buffer = [0u8; 8];
+            match rustix::net::recv(&self.news, &mut buffer[..], RecvFlags::DONTWAIT) {
+                // NOBUFS: some were lost.
+                Ok(_) | Err(Errno::NOBUFS) => changed = true,
+                Err(Errno::INTR) => {}
+                Err(_) => return changed,
+            }
+        }
+    }
+
+    /// Whether the interface is there, up, and has a carrier.
+    pub(crate) fn is_running(&self) -> bool {
+        // SAFETY: all-zero bytes are a valid ifreq.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        request.ifr_ifru.ifru_ifindex = self.index as i32;
+        let fd = self.ask.as_raw_fd();
+        // SAFETY: `request` is a live ifreq; SIOCGIFNAME reads the index and writes the name, which may have changed, and
+        // SIOCGIFFLAGS reads the name and writes the flags.
+        let flags = unsafe {
+            if libc::ioctl(fd, libc::SIOCGIFNAME as _, &raw mut request) < 0
+                || libc::ioctl(fd, libc::SIOCGIFFLAGS as _, &raw mut request) < 0
+            {
+                return false;
+            }
+            i32::from(request.ifr_ifru.ifru_flags)
+        };
+        let wanted = libc::IFF_UP | libc::IFF_RUNNING;
+        flags & wanted == wanted
+    }
+}
+
+/// The netlink address of those who hear of changes of interfaces.
+fn link_changes() -> SockAddr {
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: all-zero bytes are a valid sockaddr_nl.
+    let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = libc::RTMGRP_LINK as u32;
+    // SAFETY: sockaddr_nl is a socket address type, smaller than the storage.
+    unsafe {
+        *storage.view_as::<libc::sockaddr_nl>() = address;
+        SockAddr::new(storage, mem::size_of::<libc::sockaddr_nl>() as libc::socklen_t)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_runs_and_an_interface_that_is_not_there_does_not() {
+        let index = crate::route::interface("lo").unwrap().index;
+        assert!(Link::watch(index).unwrap().is_running());
+        let nothing = Link::watch(i32::MAX as u32).unwrap();
+        assert!(!nothing.is_running());
+        assert!(!nothing.has_changed());
+    }
+}
