@@ -4,6 +4,8 @@
 //! (all with `--all`). Exits with 1 when the file can't be read; a packet with a bad ICRC is shown as such and counted.
 
 mod cm;
+#[cfg(test)]
+mod fuzz;
 mod packet;
 mod reader;
 mod upper;

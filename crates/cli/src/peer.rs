@@ -55,6 +55,24 @@ mod tests {
         text.parse::<PeerName>().unwrap().socket_addr(9).to_string()
     }
 
+    mod fuzz {
+        use super::*;
+
+        fn names() -> Vec<Vec<u8>> {
+            ["192.0.2.1:4420", "[2001:db8::1]:9", "fe80::1%lo", "::1"]
+                .map(|name| name.as_bytes().to_vec())
+                .into()
+        }
+
+        everywire_fuzz::target!(peer_name, names(), |bytes| {
+            if let Ok(text) = std::str::from_utf8(bytes)
+                && let Ok(peer) = text.parse::<PeerName>()
+            {
+                assert_ne!(peer.socket_addr(9).port(), 0);
+            }
+        });
+    }
+
     #[test]
     fn written_forms() {
         assert_eq!(addr("192.0.2.1"), "192.0.2.1:9");

@@ -189,6 +189,16 @@ fn between(local: SocketAddr, peer: SocketAddr) -> String {
 mod tests {
     use super::*;
 
+    mod fuzz {
+        use super::*;
+
+        everywire_fuzz::target!(rping_advert, [vec![1; ADVERT_LEN]], |bytes| {
+            if let Some(bytes) = bytes.first_chunk() {
+                assert_eq!(Advert::parse(bytes).emit(), *bytes);
+            }
+        });
+    }
+
     #[test]
     fn advert_is_what_rping_sent() {
         // Frame 6 of captures/rping.pcap (rping -S 2500): the server's READ in frame 8 names the same three.

@@ -35,9 +35,18 @@ struct Interfaces {
 }
 
 /// Calls `each` with every frame of `path`, in order; stops at the first error that `each` returns.
-pub fn for_each(path: &Path, mut each: impl FnMut(Frame) -> Result<(), CliError>) -> Result<(), CliError> {
+pub fn for_each(path: &Path, each: impl FnMut(Frame) -> Result<(), CliError>) -> Result<(), CliError> {
     let file = std::fs::File::open(path)
         .map_err(|e| CliError::failed(format_args!("cannot open {}: {e}", path.display())))?;
+    for_each_in(file, path, each)
+}
+
+/// The same of an open file; `path` names it in errors.
+pub fn for_each_in(
+    file: impl std::io::Read + Send,
+    path: &Path,
+    mut each: impl FnMut(Frame) -> Result<(), CliError>,
+) -> Result<(), CliError> {
     let mut reader = create_reader(READ_AHEAD, file).map_err(|e| not_a_capture(path, &e))?;
     let mut interfaces = Interfaces::default();
     let mut refilled_at = usize::MAX;

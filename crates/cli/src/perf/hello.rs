@@ -148,6 +148,34 @@ mod tests {
         assert_eq!(Hello::parse(&bytes), Ok(hello));
     }
 
+    mod fuzz {
+        use super::*;
+
+        fn hellos() -> Vec<Vec<u8>> {
+            let mut hellos: Vec<Vec<u8>> = vec![question(Qpn::new(7)), count(9)];
+            for (operation, service) in [(1, 1), (2, 1), (3, 3), (4, 1), (1, 2)] {
+                let mut hello = b"EWPF".to_vec();
+                hello.extend([VERSION, operation, service, 1]);
+                hello.extend([1; LEN - 8]);
+                hellos.push(hello);
+            }
+            hellos
+        }
+
+        everywire_fuzz::target!(perf_hello, hellos(), |bytes| {
+            match Hello::parse(bytes) {
+                Ok(hello) => assert_eq!(Hello::parse(&hello.emit()), Ok(hello)),
+                Err(why) => assert!(!why.is_empty()),
+            }
+            if let Some(qpn) = parse_question(bytes) {
+                assert_eq!(parse_question(&question(qpn)), Some(qpn));
+            }
+            if let Some(messages) = parse_count(bytes) {
+                assert_eq!(count(messages), bytes[..12]);
+            }
+        });
+    }
+
     #[test]
     fn strangers_are_refused() {
         assert!(Hello::parse(b"EWPF").is_err());

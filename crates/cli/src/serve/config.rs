@@ -143,11 +143,14 @@ pub struct Flags<'a> {
 impl Config {
     /// From a file (or nothing), with what flags add.
     pub fn resolve(path: Option<&Path>, flags: &Flags<'_>) -> Result<Config, CliError> {
-        let file = match path {
-            Some(path) => read(path)?,
-            None => File::default(),
-        };
-        let whence = path.map_or_else(|| "command line".to_owned(), |path| path.display().to_string());
+        match path {
+            Some(path) => Config::of(read(path)?, &path.display().to_string(), flags),
+            None => Config::of(File::default(), "command line", flags),
+        }
+    }
+
+    /// The same of what the file said; `whence` names it in errors.
+    fn of(file: File, whence: &str, flags: &Flags<'_>) -> Result<Config, CliError> {
         let wrong = |why: String| CliError::usage(format_args!("{whence}: {why}"));
         let mut names = if flags.devices.is_empty() { file.devices } else { flags.devices.to_vec() };
         if names.is_empty() {
@@ -229,8 +232,12 @@ impl Config {
 fn read(path: &Path) -> Result<File, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| CliError::usage(format_args!("cannot read {}: {e}", path.display())))?;
+    parse(&text, &path.display().to_string())
+}
+
+fn parse(text: &str, whence: &str) -> Result<File, CliError> {
     // The error names line and column, shows the line, and lists the keys that exist there.
-    toml::from_str(&text).map_err(|e| CliError::usage(format_args!("{}: {e}", path.display())))
+    toml::from_str(text).map_err(|e| CliError::usage(format_args!("{whence}: {e}")))
 }
 
 fn subsystem(file: SubsystemFile) -> Result<Subsystem, String> {
@@ -273,5 +280,7 @@ fn parse_nqn(text: &str) -> Result<Nqn, String> {
     text.parse().map_err(|e| format!("`{text}`: {e}"))
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -69,16 +69,7 @@ impl Netlink {
             attribute(&mut body, RTA_OIF, &interface.to_ne_bytes());
         }
         let answer = self.ask(RTM_GETROUTE, RTM_NEWROUTE, &body)?;
-        let kind = answer.get(7).copied().unwrap_or(0);
-        let mut hop = NextHop { ip: dst, interface, local: kind == RTN_LOCAL };
-        for (name, value) in attributes(answer.get(RTMSG..).unwrap_or_default()) {
-            match name {
-                RTA_GATEWAY => hop.ip = address(value).unwrap_or(hop.ip),
-                RTA_OIF => hop.interface = sockopt::read::<u32>(value).unwrap_or(hop.interface),
-                _ => {}
-            }
-        }
-        Ok(hop)
+        Ok(hop_in(&answer, dst, interface))
     }
 
     /// The MAC address of a neighbour; `None` while the kernel does not know it.
@@ -92,12 +83,7 @@ impl Netlink {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let state = answer.get(8..10).map_or(0, |b| u16::from_ne_bytes([b[0], b[1]]));
-        if state & NUD_VALID == 0 {
-            return Ok(None);
-        }
-        let mut found = attributes(answer.get(NDMSG..).unwrap_or_default());
-        Ok(found.find(|(name, _)| *name == NDA_LLADDR).and_then(|(_, value)| value.try_into().ok()))
+        Ok(mac_in(&answer))
     }
 
     fn ask(&mut self, request: u16, reply: u16, body: &[u8]) -> io::Result<Vec<u8>> {
@@ -114,23 +100,55 @@ impl Netlink {
         loop {
             let (len, _) =
                 rustix::net::recv(self.fd.as_fd(), &mut buffer[..], rustix::net::RecvFlags::empty())?;
-            let mut rest = &buffer[..len];
-            while let Some(header) = sockopt::read::<libc::nlmsghdr>(rest) {
-                let end = header.nlmsg_len as usize;
-                let Some(payload) = rest.get(mem::size_of::<libc::nlmsghdr>()..end) else { break };
-                if header.nlmsg_seq == self.sequence {
-                    if header.nlmsg_type == reply {
-                        return Ok(payload.to_vec());
-                    }
-                    if header.nlmsg_type == NLMSG_ERROR {
-                        let errno = sockopt::read::<i32>(payload).unwrap_or(0);
-                        return Err(io::Error::from_raw_os_error(-errno));
-                    }
-                }
-                rest = rest.get(end.next_multiple_of(4)..).unwrap_or_default();
+            if let Some(answer) = answer_in(&buffer[..len], self.sequence, reply) {
+                return answer.map(<[u8]>::to_vec);
             }
         }
     }
+}
+
+/// The body of the message of type `reply` that answers request `sequence`, or the error that does; `None` if neither is
+/// among these messages.
+fn answer_in(mut rest: &[u8], sequence: u32, reply: u16) -> Option<io::Result<&[u8]>> {
+    while let Some(header) = sockopt::read::<libc::nlmsghdr>(rest) {
+        let end = header.nlmsg_len as usize;
+        let payload = rest.get(mem::size_of::<libc::nlmsghdr>()..end)?;
+        if header.nlmsg_seq == sequence {
+            if header.nlmsg_type == reply {
+                return Some(Ok(payload));
+            }
+            if header.nlmsg_type == NLMSG_ERROR {
+                let errno = sockopt::read::<i32>(payload).unwrap_or(0);
+                return Some(Err(io::Error::from_raw_os_error(errno.saturating_neg())));
+            }
+        }
+        rest = rest.get(end.next_multiple_of(4)..).unwrap_or_default();
+    }
+    None
+}
+
+/// The next hop to `dst` that a route names; what it does not name stays as it was asked.
+fn hop_in(route: &[u8], dst: IpAddr, interface: u32) -> NextHop {
+    let kind = route.get(7).copied().unwrap_or(0);
+    let mut hop = NextHop { ip: dst, interface, local: kind == RTN_LOCAL };
+    for (name, value) in attributes(route.get(RTMSG..).unwrap_or_default()) {
+        match name {
+            RTA_GATEWAY => hop.ip = address(value).unwrap_or(hop.ip),
+            RTA_OIF => hop.interface = sockopt::read::<u32>(value).unwrap_or(hop.interface),
+            _ => {}
+        }
+    }
+    hop
+}
+
+/// The MAC address of a neighbour that the kernel knows how to reach.
+fn mac_in(neighbour: &[u8]) -> Option<[u8; 6]> {
+    let state = neighbour.get(8..10).map_or(0, |b| u16::from_ne_bytes([b[0], b[1]]));
+    if state & NUD_VALID == 0 {
+        return None;
+    }
+    let mut found = attributes(neighbour.get(NDMSG..).unwrap_or_default());
+    found.find(|(name, _)| *name == NDA_LLADDR).and_then(|(_, value)| value.try_into().ok())
 }
 
 impl AsRawFd for Netlink {
@@ -198,5 +216,59 @@ mod tests {
         let index = crate::route::interface("lo").unwrap().index;
         let answer = netlink.neighbour("127.88.77.66".parse().unwrap(), index);
         assert!(matches!(answer, Ok(None)), "{answer:?}");
+    }
+}
+
+#[cfg(test)]
+mod fuzz {
+    use super::*;
+
+    /// A message as the kernel sends it: header, fixed part, attributes.
+    fn message(kind: u16, fixed: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut body = fixed.to_vec();
+        for (name, value) in attributes {
+            attribute(&mut body, *name, value);
+        }
+        let mut message = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
+        message.extend(kind.to_ne_bytes());
+        message.extend([0; 2]);
+        message.extend(1u32.to_ne_bytes());
+        message.extend([0; 4]);
+        message.extend(body);
+        message
+    }
+
+    fn answers() -> Vec<Vec<u8>> {
+        let route = [libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, RTN_LOCAL, 0, 0, 0, 0];
+        let mut neighbour = [0; NDMSG];
+        neighbour[8] = 0x02;
+        let route =
+            message(RTM_NEWROUTE, &route, &[(RTA_OIF, &[2, 0, 0, 0]), (RTA_GATEWAY, &[192, 0, 2, 1])]);
+        let neighbour =
+            message(RTM_NEWNEIGH, &neighbour, &[(NDA_DST, &[192, 0, 2, 1]), (NDA_LLADDR, &[2; 6])]);
+        let error = message(NLMSG_ERROR, &(-libc::ENOENT).to_ne_bytes(), &[]);
+        vec![route.clone(), neighbour.clone(), error.clone(), [route, neighbour, error].concat()]
+    }
+
+    everywire_fuzz::target!(netlink_answer, answers(), |bytes| {
+        for reply in [RTM_NEWROUTE, RTM_NEWNEIGH] {
+            let Some(Ok(answer)) = answer_in(bytes, 1, reply) else { continue };
+            assert!(answer.len() + HEADER <= bytes.len());
+            let _ = mac_in(answer);
+            let hop = hop_in(answer, IpAddr::V4(Ipv4Addr::LOCALHOST), 7);
+            assert_eq!(hop.local, answer.get(7) == Some(&RTN_LOCAL));
+        }
+    });
+
+    #[test]
+    fn the_seeds_are_answers() {
+        let seeds = answers();
+        let route = answer_in(&seeds[0], 1, RTM_NEWROUTE).unwrap().unwrap();
+        let hop = hop_in(route, IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        assert_eq!(hop, NextHop { ip: "192.0.2.1".parse().unwrap(), interface: 2, local: true });
+        let neighbour = answer_in(&seeds[1], 1, RTM_NEWNEIGH).unwrap().unwrap();
+        assert_eq!(mac_in(neighbour), Some([2; 6]));
+        let error = answer_in(&seeds[2], 1, RTM_NEWNEIGH).unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
     }
 }

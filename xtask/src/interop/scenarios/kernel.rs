@@ -18,7 +18,7 @@ pub fn cases() -> Vec<Case> {
         rping().v6(),
         nvme(),
         nvme().v6().jumbo(),
-        lossy.with_b().lossy().registering().reconnecting(),
+        lossy.with_b().lossy().registering().proof(),
     ]
 }
 

@@ -24,6 +24,8 @@ pub struct Case {
     pub two_guests: bool,
     /// Whether the guest's nvme driver is expected to lose its target and come back.
     pub reconnects: bool,
+    /// Whether it shows an error of Linux's own, with nothing of ours in it: then only what may never be in a log is judged.
+    pub proof: bool,
     /// Whether `cargo xtask test` runs it.
     pub sample: bool,
     pub run: fn(&mut Bench) -> Result<(), String>,
@@ -42,6 +44,7 @@ impl Case {
             registers: true,
             two_guests: false,
             reconnects: false,
+            proof: false,
             sample: false,
             run,
         }
@@ -69,6 +72,10 @@ impl Case {
 
     fn with_b(self) -> Case {
         Case { two_guests: true, ..self }
+    }
+
+    fn proof(self) -> Case {
+        Case { proof: true, ..self }
     }
 
     fn in_sample(self) -> Case {

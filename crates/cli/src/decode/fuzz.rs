@@ -1,0 +1,78 @@
+//! Fuzz targets of `everywire decode`: capture files of both kinds, and the frames in them.
+
+use std::path::Path;
+
+use everywire_fabric::pcapng::{LinkType, PacketInfo, Writer};
+use everywire_fuzz::{captures, target};
+use serde_json::{Map, Value, json};
+
+use super::*;
+
+/// Frames of a seed: a file must stay short to be changed in places that matter.
+const FRAMES: usize = 6;
+
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = b"\xd4\xc3\xb2\xa1\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\x04\0\x01\0\0\0".to_vec();
+    for frame in frames {
+        file.extend([0; 8]);
+        file.extend((frame.len() as u32).to_le_bytes());
+        file.extend((frame.len() as u32).to_le_bytes());
+        file.extend(frame);
+    }
+    file
+}
+
+fn pcapng(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), "test").expect("into memory");
+    let interface = writer.add_interface("eth0", "", LinkType::ETHERNET).expect("into memory");
+    for frame in frames {
+        let info = PacketInfo { comment: Some("a word"), ..PacketInfo::default() };
+        writer.write_packet(interface, &info, frame).expect("into memory");
+    }
+    writer.into_inner().expect("into memory")
+}
+
+fn files() -> Vec<Vec<u8>> {
+    let mut frames = captures::frames();
+    frames.retain(|f| f.len() < 512);
+    frames.chunks(FRAMES).flat_map(|some| [pcap(some), pcapng(some)]).collect()
+}
+
+target!(capture_file, files(), |bytes| {
+    let mut seen = 0;
+    let mut captured = 0;
+    let _ = reader::for_each_in(bytes, Path::new("fuzz"), |frame| {
+        seen += 1;
+        captured += frame.bytes.len();
+        assert_eq!(frame.number, seen);
+        Ok(())
+    });
+    assert!(captured <= bytes.len());
+});
+
+target!(decode_frame, captures::frames(), |bytes| {
+    let (mut flows, mut totals, mut object) = (upper::Flows::default(), Totals::default(), Map::new());
+    object.insert("number".into(), json!(1));
+    // Twice, since the second finds the flow that the first made.
+    for _ in 0..2 {
+        let roce = describe(bytes, &mut flows, &mut totals, &mut object);
+        let line = packet::line(&object);
+        assert!(!line.contains('\n'), "{line}");
+        assert!(!roce || totals.malformed > 0 || object.contains_key("icrc"));
+    }
+    let text = Value::Object(object).to_string();
+    assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
+});
+
+#[test]
+fn the_seeds_are_captures() {
+    for file in files() {
+        let mut seen = 0;
+        let count = |_| {
+            seen += 1;
+            Ok(())
+        };
+        reader::for_each_in(&file[..], Path::new("seed"), count).unwrap();
+        assert!((1..=FRAMES).contains(&seen));
+    }
+}

@@ -1,0 +1,33 @@
+//! Targets for what `everywire-net` reads from a person: device names and addresses. What the kernel tells it by netlink has
+//! its target inside the crate.
+
+use everywire_fuzz::target;
+use everywire_net::{DeviceSpec, WireKind, address};
+
+fn names() -> Vec<Vec<u8>> {
+    let names = [
+        "rocev2:127.0.0.1",
+        "rocev2:[::1]",
+        "rocev2:fe80::1%lo",
+        "rocev2-raw:lo/127.0.0.1",
+        "rocev2-raw:eth0/2001:db8::1",
+        "iwarp:192.0.2.1",
+        "127.0.0.1",
+    ];
+    names.map(|name| name.as_bytes().to_vec()).into()
+}
+
+target!(device_spec, names(), |bytes| {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        match DeviceSpec::parse(text) {
+            Ok(spec) => {
+                assert!(!spec.ip.is_unspecified() && !spec.ip.is_multicast());
+                assert!(spec.wire == WireKind::Udp || text.starts_with("rocev2-raw:"));
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+        if let Ok((ip, scope)) = address(text) {
+            assert!(scope == 0 || ip.is_ipv6());
+        }
+    }
+});
