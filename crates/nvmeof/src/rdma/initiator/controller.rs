@@ -330,10 +330,14 @@ impl Inner {
         let wanted = association.id.oaes & features::AEC_NAMESPACE_ATTRIBUTE;
         let set = Sqe::new(AdminOpcode::SET_FEATURES.0, 0);
         let config = Sqe { cdw10: features::ASYNC_EVENT_CONFIG.into(), cdw11: wanted, ..set };
-        if wanted == 0 || association.command("Set Features (events)", config, Data::None).await.is_err() {
+        // After the shutdown was asked for, nvmet logs an error for every command but those of Fabrics. It may be asked for
+        // before this runs at all.
+        if wanted == 0 || self.stopping.get() {
             return;
         }
-        // After the shutdown was asked for, nvmet logs an error for every command but those of Fabrics.
+        if association.command("Set Features (events)", config, Data::None).await.is_err() {
+            return;
+        }
         while !self.stopping.get() {
             let event = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, 0);
             let Ok(cqe) = association.admin.submit(event, Data::None).await else { return };
