@@ -3,6 +3,7 @@
 //! One file an action; what they share is here: who the host is, the device toward the target, the subsystem where none was
 //! named, and the namespace. The protocol is `everywire_nvmeof::rdma`'s.
 
+mod baseline;
 pub mod bench;
 mod discover;
 mod info;
@@ -37,7 +38,8 @@ const HOST_SPACE: Uuid = Uuid::from_u128(0x3b0e_1d0a_8d6c_4d5f_b1c4_6f52_0c3e_91
     everywire nvme discover 127.0.0.1\n  \
     everywire nvme write 127.0.0.1 nqn.2026-11.example:disk --offset 1MiB < image\n  \
     everywire nvme read 127.0.0.1 nqn.2026-11.example:disk --offset 1MiB --length 64KiB > copy\n  \
-    everywire nvme bench 127.0.0.1 --rw randread --depth 32 --json")]
+    everywire nvme bench 127.0.0.1 --rw randread --depth 32 --json\n  \
+    everywire nvme bench --baseline            a RAM disk here, beside the same READs as raw UDP")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -55,6 +57,9 @@ enum Action {
     Write(io::WriteArgs),
     /// Measure I/O: IOPS, GB/s, latency. Writing tests destroy what the namespace holds.
     Bench(bench::Args),
+    /// The other side of `bench --baseline`.
+    #[command(hide = true)]
+    BaselineServer(baseline::ServerArgs),
 }
 
 /// Runs one action.
@@ -65,6 +70,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         Action::Read(args) => io::read(args),
         Action::Write(args) => io::write(args),
         Action::Bench(args) => bench::run(args),
+        Action::BaselineServer(args) => baseline::serve(args),
     }
 }
 

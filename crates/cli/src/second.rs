@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::CliError;
+use crate::peer::PeerName;
 
 /// Loopback addresses tried.
 const TRIES: u8 = 60;
@@ -84,7 +85,8 @@ fn launch(arguments: Vec<String>) -> Result<Result<SecondProcess, NotStarted>, C
     // One line, or the end of the output.
     let read = BufReader::new(out).read_line(&mut line);
     let said = line.strip_prefix(READY).unwrap_or_default();
-    let addr = said.split([',', '\n']).next().and_then(|text| text.trim().parse().ok());
+    let addr = said.split([',', '\n']).next().and_then(|text| text.trim().parse::<PeerName>().ok());
+    let addr = addr.map(|name| name.socket_addr(0));
     if let (Ok(_), Some(addr)) = (read, addr) {
         // What it has to say later is passed on.
         std::thread::spawn(move || std::io::copy(&mut err, &mut std::io::stderr()));

@@ -9,6 +9,7 @@ mod target;
 use std::path::PathBuf;
 
 use everywire_net::{Host, OpenOptions, TokioRt, route};
+use everywire_nvmeof::Scoped;
 use everywire_nvmeof::rdma::{NvmeTarget, TargetOptions};
 use everywire_verbs::rt::{Either, select};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -116,7 +117,8 @@ fn listen(nvme: &NvmeTarget, host: &Host, port: u16) -> Result<(), CliError> {
     for gid in device.gids() {
         let address = route::with_scope(gid.ip, port, gid.scope_id);
         let address = nvme.listen(device, address).map_err(CliError::failed)?;
-        print(format_args!("listening on {address}, device {}", device.name()))?;
+        let shown = Scoped(address, gid.interface.as_deref());
+        print(format_args!("listening on {shown}, device {}", device.name()))?;
     }
     Ok(())
 }

@@ -79,8 +79,83 @@ fn ranges_that_are_no_blocks_are_refused_with_the_block_size() {
         assert!(outcome.stderr.contains(word), "{args:?}: {}", outcome.stderr);
         assert!(outcome.stdout.is_empty());
     }
-    let outcome = nvme(6, "write", 5, &[], vec![1; 5000]).expect(2);
-    assert!(outcome.stderr.contains("blocks of 4096 bytes"), "{}", outcome.stderr);
+}
+
+/// Where the length is known, nothing is written; what comes through a pipe is written, and the block's rest stays.
+#[test]
+fn input_that_ends_within_a_block() {
+    let scratch = Scratch::new("tail");
+    let _server = serve(13, "ram:1MiB,bs=4096");
+    nvme(14, "write", 13, &[], vec![7; 16384]).expect(0);
+    let odd = scratch.file("odd");
+    std::fs::write(&odd, [1; 5000]).unwrap();
+    let (from, to) = (device(14), ip(13));
+    let mut refused = common::program(&["nvme", "write", "--device", &from, &to]);
+    let refused = refused.stdin(std::fs::File::open(&odd).unwrap()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && stderr.contains("blocks of 4096 bytes"), "{stderr}");
+    let all = |len: &str| nvme(14, "read", 13, &["--length", len], Vec::new()).expect(0).stdout;
+    assert!(all("16384") == [7; 16384], "nothing was written");
+    nvme(14, "write", 13, &["--offset", "4096"], vec![1; 5000]).expect(0);
+    let mut expected = vec![7; 16384];
+    expected[4096..9096].fill(1);
+    assert!(all("16384") == expected);
+    let past = nvme(14, "write", 13, &["--offset", "1044480"], vec![1; 4097]).expect(2);
+    assert!(past.stderr.contains("ends at 1048576"), "{}", past.stderr);
+}
+
+/// The log of a server says who was refused and why, whose connection ended, and whose command met a broken disk.
+#[test]
+fn the_log_says_who() {
+    let scratch = Scratch::new("log");
+    let (config, disk) = (scratch.file("t.toml"), scratch.file("disk"));
+    let text = format!(
+        "devices = [\"{}\"]\n[[nvme.subsystem]]\nnqn = \"{NQN}\"\nhosts = [\"nqn.2026-11.example:friend\"]\n\
+        [[nvme.subsystem.namespace]]\nbackend = \"file:{disk},size=1MiB\"\nnsid = 5\n",
+        device(15)
+    );
+    std::fs::write(&config, text).unwrap();
+    let server = Server::start(&["serve", &config]);
+    let (friend, stranger) = ("nqn.2026-11.example:friend", "nqn.2026-11.example:stranger");
+    let as_host = |action, host, more: &[&str]| {
+        nvme(16, action, 15, &[&["--host-nqn", host], more].concat(), Vec::new())
+    };
+    let addresses = [&*ip(16), &*format!("{}:4420", ip(15))];
+    let says = |words: &[&str]| server.says(&[&addresses, words].concat());
+
+    as_host("info", stranger, &[NQN]).expect(3);
+    let line = says(&["Connect refused", stranger, NQN, "Connect Invalid Host"]);
+    assert!(line.contains("WARN"), "{line}");
+    let other = "nqn.2026-11.example:other";
+    as_host("info", friend, &[other]).expect(3);
+    says(&["WARN", "Connect refused", friend, other, "Connect Invalid Parameters", "SUBNQN at offset 256"]);
+
+    as_host("info", friend, &[NQN]).expect(0);
+    says(&["association made", friend, NQN]);
+    for queue in ["queue 0", "queue 1"] {
+        says(&[queue, "closed:", friend, NQN]);
+    }
+
+    // The file ends before the namespace does.
+    std::fs::File::options().write(true).open(&disk).unwrap().set_len(4096).unwrap();
+    let broken = as_host("read", friend, &[NQN, "--offset", "512KiB", "--length", "4096"]).expect(3);
+    assert!(broken.stderr.contains("Unrecovered Read Error"), "{}", broken.stderr);
+    says(&["WARN", friend, NQN, "namespace 5", "read at 524288", "Unrecovered Read Error"]);
+}
+
+/// A disk here, and the same READs as raw UDP beside it.
+#[test]
+fn bench_without_a_target() {
+    let bench = ["nvme", "bench", "--baseline", "--seconds", "0.3", "--depth", "8", "--json"];
+    let result = run(&bench).expect(0).json();
+    let (iops, raw) = (result["iops"].as_f64().unwrap(), result["baseline"]["iops"].as_f64().unwrap());
+    assert!(iops > 0.0 && raw > 0.0, "{result}");
+    assert!((result["ratio"].as_f64().unwrap() - iops / raw).abs() < 1e-9, "{result}");
+    let text = run(&["nvme", "bench", "--baseline", "--seconds", "0.1"]).expect(0).text();
+    assert!(text.contains("ratio ") && text.contains("raw UDP"), "{text}");
+    for wrong in [&["--rw", "randwrite"][..], &["127.0.0.1"]] {
+        run(&[&["nvme", "bench", "--baseline"], wrong].concat()).expect(2);
+    }
 }
 
 #[test]

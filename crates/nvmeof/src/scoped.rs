@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use everywire_verbs::Device;
 
 /// An address, shown with the name of the interface that its scope is, if it has a scope and the name is known.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +19,14 @@ impl fmt::Display for Scoped<'_> {
             (address, _) => write!(f, "{address}"),
         }
     }
+}
+
+/// The name of the interface that a link-local address belongs to, if the device has it.
+pub(crate) fn interface_of(device: &Device, address: SocketAddr) -> Option<Arc<str>> {
+    let SocketAddr::V6(v6) = address else { return None };
+    let gids = device.gids();
+    let gid = gids.iter().find(|gid| gid.scope_id != 0 && gid.scope_id == v6.scope_id())?;
+    gid.interface.as_deref().map(Arc::from)
 }
 
 #[cfg(test)]

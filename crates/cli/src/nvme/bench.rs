@@ -1,21 +1,34 @@
 //! `everywire nvme bench`: a number of commands in flight, for a time; IOPS, GB/s and latency.
 //!
 //! Each command in flight is a task with its own registered buffer; nothing is registered or allocated per command. Latency
-//! is from the call to its return, queueing in the program included.
+//! is from the call to its return, queueing in the program included. Without a target it starts one of its own, a RAM disk
+//! in a second process on loopback; the same reads as bare UDP can then be measured beside it.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use everywire_block::{format_size, parse_size};
+use everywire_net::baseline::BaselineResult;
+use everywire_nvmeof::Nqn;
 use everywire_nvmeof::rdma::{InitiatorOptions, IoBuffer, Namespace};
 use everywire_verbs::rt::Rt;
 use serde_json::json;
 
-use super::{Place, nvme};
+use super::baseline::ReadLoop;
+use super::{Place, Target, nvme};
+use crate::device::DeviceArgs;
 use crate::error::{CliError, print};
+use crate::peer::PeerName;
 use crate::progress::Progress;
 use crate::samples::Samples;
+use crate::second::SecondProcess;
+use crate::serve;
+
+/// What a target of its own serves.
+const OWN_TARGET: &str = "nqn.2026-11.net.everywire:bench=ram:256MiB";
+/// Bytes written at once when it is filled; a part of it.
+const TOUCH: u64 = 4 << 20;
 
 /// What is done, as fio calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -34,10 +47,23 @@ pub enum Pattern {
 /// Flags of `everywire nvme bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
-    everywire nvme bench 192.0.2.1 nqn.2026-11.example:disk --rw randread --depth 32 --json")]
+    everywire nvme bench 192.0.2.1 nqn.2026-11.example:disk --rw randread --depth 32 --json\n  \
+    everywire nvme bench --baseline            a RAM disk here, beside the same READs as raw UDP")]
 pub struct Args {
     #[command(flatten)]
-    place: Place,
+    device: DeviceArgs,
+    /// The target: ADDRESS or ADDRESS:PORT ([v6]:PORT) [default: a RAM disk in a second process here].
+    #[arg(value_name = "TARGET")]
+    target: Option<PeerName>,
+    /// The subsystem [default: the only one that the target offers].
+    #[arg(value_name = "NQN")]
+    subsystem: Option<Nqn>,
+    /// Host NQN [default: that of /etc/nvme/hostnqn, or derived from the machine's identity].
+    #[arg(long, value_name = "NQN")]
+    host_nqn: Option<Nqn>,
+    /// The namespace [default: the first].
+    #[arg(long)]
+    nsid: Option<u32>,
     /// What to do; the writing ones destroy what the namespace holds.
     #[arg(long, value_enum, default_value = "randread")]
     rw: Pattern,
@@ -53,7 +79,11 @@ pub struct Args {
     /// I/O queues, each a connection.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// One JSON object: iops, gb_per_s, p50_us, p99_us.
+    /// Measure the same random READs as raw UDP in the same run, with the product's own sockets and checks, and print the
+    /// ratio; without a TARGET.
+    #[arg(long, conflicts_with = "target")]
+    baseline: bool,
+    /// One JSON object: iops, gb_per_s, p50_us, p99_us, ratio.
     #[arg(long)]
     json: bool,
 }
@@ -87,7 +117,15 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
         return Err(CliError::usage(format_args!("--seconds {}: more than 0, at most 3600", args.seconds)));
     }
-    let ground = args.place.open()?;
+    if args.baseline && args.rw != Pattern::RandRead {
+        return Err(CliError::usage("--baseline is a loop of random READs: --rw randread"));
+    }
+    let second = match args.target {
+        Some(_) => None,
+        None => Some(SecondProcess::start(None, |device| serve::arguments(device, OWN_TARGET))?),
+    };
+    let place = args.place(second.as_ref())?;
+    let ground = place.open()?;
     // A queue of n entries holds n - 1 commands (NVMe Base 2.0 §3.3.1.2).
     let per_queue = args.depth.div_ceil(args.queues) + 1;
     let options = InitiatorOptions {
@@ -96,34 +134,75 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         ..InitiatorOptions::default()
     };
     let duration = Duration::from_secs_f64(args.seconds);
-    let measured = ground.block_on(async {
-        let (controller, namespace) = args.place.namespace(&ground, options).await?;
+    let (measured, bytes) = ground.block_on(async {
+        let (controller, namespace) = place.namespace(&ground, options).await?;
+        if second.is_some() {
+            touch(&namespace).await?;
+        }
         let progress = Progress::time("measuring", duration);
         let load = Load { pattern: args.rw, block_size: args.block_size, depth: args.depth, duration };
         let measured = load.run(&ground.rt(), &namespace).await;
         drop(progress);
         controller.disconnect().await.map_err(nvme)?;
-        measured
+        Ok((measured?, namespace.info().bytes()))
     })?;
-    report(args, &measured)
+    drop((ground, second));
+    let (size, depth, region) = (args.block_size, args.depth, bytes);
+    let read_loop = args.baseline.then_some(ReadLoop { size, depth, region, duration });
+    let raw = read_loop.map(ReadLoop::measure).transpose()?;
+    report(args, &measured, raw.as_ref())
 }
 
-fn report(args: &Args, measured: &Measured) -> Result<(), CliError> {
+impl Args {
+    /// Where to: as named, or the target that was started for it.
+    fn place(&self, own: Option<&SecondProcess>) -> Result<Place, CliError> {
+        let target = match (&self.target, own) {
+            (Some(target), _) => target.clone(),
+            (None, Some(second)) => second.addr().to_string().parse().map_err(CliError::failed)?,
+            (None, None) => return Err(CliError::usage("no target")),
+        };
+        let (device, host_nqn) = (self.device.clone(), self.host_nqn.clone());
+        let target = Target { device, target, host_nqn };
+        Ok(Place { target, subsystem: self.subsystem.clone(), nsid: self.nsid })
+    }
+}
+
+/// Writes all of a new RAM disk once: memory that nobody has written is not memory yet.
+async fn touch(namespace: &Namespace) -> Result<(), CliError> {
+    let piece = vec![0xa5; TOUCH as usize];
+    for offset in (0..namespace.info().bytes()).step_by(TOUCH as usize) {
+        namespace.write(offset, &piece).await.map_err(nvme)?;
+    }
+    Ok(())
+}
+
+fn report(args: &Args, measured: &Measured, raw: Option<&BaselineResult>) -> Result<(), CliError> {
     let name =
         clap::ValueEnum::to_possible_value(&args.rw).map_or_else(String::new, |v| v.get_name().to_owned());
     let (p50, p99) = (measured.samples.micros(0.5), measured.samples.micros(0.99));
     let (iops, gb_per_s) = (measured.iops(), measured.gb_per_s());
+    let ratio = raw.map(|raw| iops / raw.msg_per_s);
     if args.json {
+        let baseline = raw.map(|raw| {
+            json!({"iops": raw.msg_per_s, "gb_per_s": raw.gbit_per_s / 8.0, "p50_us": raw.p50_us, "p99_us": raw.p99_us})
+        });
         return print(json!({
             "rw": name, "block_size": args.block_size, "depth": args.depth, "queues": args.queues,
             "commands": measured.commands, "seconds": measured.elapsed.as_secs_f64(),
-            "iops": iops, "gb_per_s": gb_per_s, "p50_us": p50, "p99_us": p99,
+            "iops": iops, "gb_per_s": gb_per_s, "p50_us": p50, "p99_us": p99, "ratio": ratio, "baseline": baseline,
         }));
     }
     let (size, depth) = (format_size(args.block_size), args.depth);
     print(format_args!(
         "{name} {size} depth {depth}: {iops:.0} IOPS  {gb_per_s:.3} GB/s  p50 {p50:.1} us  p99 {p99:.1} us"
-    ))
+    ))?;
+    let (Some(raw), Some(ratio)) = (raw, ratio) else { return Ok(()) };
+    let BaselineResult { msg_per_s, gbit_per_s, p50_us, p99_us, .. } = raw;
+    let gb_per_s = gbit_per_s / 8.0;
+    print(format_args!(
+        "READs as raw UDP, same run: {msg_per_s:.0} IOPS  {gb_per_s:.3} GB/s  p50 {p50_us:.1} us  p99 {p99_us:.1} us"
+    ))?;
+    print(format_args!("ratio {ratio:.2}"))
 }
 
 /// What is to be done.

@@ -1,6 +1,7 @@
 //! `everywire nvme read` and `write`: byte ranges between a namespace and standard output or input.
 //!
-//! Ranges are whole blocks, or refused with the block size named. Standard input and output may block for as long as they
+//! Ranges are whole blocks, or refused with the block size named; but what comes through a pipe, whose length nobody knows
+//! before its end, may end within a block, the rest of which stays as it is. Standard input and output may block for as long as they
 //! like: they are used on another thread, so that keep alives go on.
 
 use std::fs::File;
@@ -95,21 +96,19 @@ async fn copy_in(ground: &Ground, namespace: &Namespace, args: &WriteArgs) -> Re
     let mut done = 0;
     loop {
         let mut bytes = blocking(read_chunk).await?;
-        let rest = bytes.len() as u64 % block;
-        bytes.truncate(bytes.len() - rest as usize);
-        let len = bytes.len() as u64;
+        let (at, len) = (args.offset + done, bytes.len() as u64);
+        let whole = len.next_multiple_of(block);
         if len > 0 {
-            check_range(namespace, args.offset + done, len)?;
-            namespace.write(args.offset + done, &bytes).await.map_err(nvme)?;
+            check_range(namespace, at, whole)?;
+            if whole != len {
+                let tail = len % block;
+                let last = namespace.read(at + len - tail, block as usize).await.map_err(nvme)?;
+                bytes.extend_from_slice(&last[tail as usize..]);
+            }
+            namespace.write(at, &bytes).await.map_err(nvme)?;
         }
         done += len;
         progress.at(done);
-        if rest != 0 {
-            return Err(CliError::usage(format_args!(
-                "standard input had {} bytes, no whole number of blocks of {block} bytes: the first {done} are written",
-                done + rest
-            )));
-        }
         if len < CHUNK as u64 {
             break;
         }

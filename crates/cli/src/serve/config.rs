@@ -9,6 +9,7 @@ use std::path::Path;
 use everywire_block::BackendSpec;
 use everywire_net::DeviceSpec;
 use everywire_nvmeof::Nqn;
+use everywire_verbs::DeviceLimits;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -214,6 +215,12 @@ impl Config {
         }
         if self.max_queue_entries.is_some_and(|entries| entries < MIN_QUEUE_ENTRIES) {
             return Err(format!("nvme.max_queue_entries: at least {MIN_QUEUE_ENTRIES} (NVMe-oF 1.1 §3.3)"));
+        }
+        let device = DeviceLimits::default().max_qp_wr;
+        if let Some(entries) = self.max_queue_entries.filter(|&entries| u32::from(entries) > device) {
+            return Err(format!(
+                "nvme.max_queue_entries: {entries} is more than a queue of a device has work requests, {device}"
+            ));
         }
         if self.max_io_queues == Some(0) {
             return Err("nvme.max_io_queues: a host needs at least one I/O queue".to_owned());

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long anything here may take on a busy machine.
@@ -94,6 +95,7 @@ fn wait(child: &mut Child, args: &[&str]) -> ExitStatus {
 pub struct Server {
     child: Child,
     args: String,
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
@@ -108,12 +110,14 @@ impl Server {
         let out = child.stdout.take().expect("a pipe");
         let err = child.stderr.take().expect("a pipe");
         let (ready, is_ready) = std::sync::mpsc::channel();
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
         // Both are read to their ends, so that the server never blocks.
         for stream in [Box::new(out) as Box<dyn Read + Send>, Box::new(err)] {
-            let ready = ready.clone();
+            let (ready, said) = (ready.clone(), said.clone());
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines() {
                     let Ok(line) = line else { return };
+                    said.lock().expect("whole").push(line.clone());
                     if line.contains("listening on") {
                         drop(ready.send(line));
                     }
@@ -122,7 +126,21 @@ impl Server {
         }
         drop(ready);
         is_ready.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("everywire {args:?} never listened"));
-        Server { child, args: args.join(" ") }
+        Server { child, args: args.join(" "), said }
+    }
+
+    /// Waits for a line with all of these words on its output or in its log.
+    #[track_caller]
+    pub fn says(&self, words: &[&str]) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = self.said.lock().expect("whole").clone();
+            if let Some(line) = said.iter().find(|line| words.iter().all(|word| line.contains(word))) {
+                return line.clone();
+            }
+            assert!(Instant::now() < deadline, "no line with {words:?} in:\n{}", said.join("\n"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Its process.

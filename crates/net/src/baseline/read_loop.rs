@@ -82,10 +82,11 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
     let mut next: Vec<u32> = (0..depth as u32).collect();
     let mut samples = Samples::default();
     let mut resends = 0;
-    let begin = Instant::now();
+    let mut begin = Instant::now();
     let mut now = begin;
     let mut last_progress = begin;
-    while now - begin < options.duration {
+    let mut answered = false;
+    while !answered || now - begin < options.duration {
         for (slot, waiting) in in_flight.iter_mut().enumerate() {
             if waiting.is_none() {
                 *waiting = Some(Waiting { sequence: next[slot], start: now, came: 0 });
@@ -118,6 +119,12 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
         now = Instant::now();
         if progress {
             last_progress = now;
+            if !answered {
+                // The peer has filled its region: the clock starts, without the READs that waited for that.
+                (answered, begin, samples) = (true, now, Samples::default());
+            }
+        } else if !answered && now - begin > GIVE_UP_AFTER {
+            return Err(no_answer(end.peer));
         } else if now - last_progress > GIVE_UP_AFTER {
             return Err(no_answer(end.peer));
         } else if now - last_progress > RESEND_AFTER {

@@ -25,6 +25,7 @@ mod subsystem;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::Nqn;
@@ -124,7 +125,7 @@ pub struct QueueOrigin {
     /// The address it reached us at.
     pub local: SocketAddr,
     /// The interface that link-local addresses belong to, for logs.
-    pub interface: Option<Rc<str>>,
+    pub interface: Option<Arc<str>>,
 }
 
 /// Subsystems, their controllers and their queues.

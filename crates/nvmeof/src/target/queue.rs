@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::{ControllerKey, QueueOrigin};
@@ -77,7 +78,7 @@ pub struct QueueInfo {
     /// Our address.
     pub local: SocketAddr,
     /// The interface that link-local addresses belong to.
-    pub interface: Option<Rc<str>>,
+    pub interface: Option<Arc<str>>,
     /// Queue identifier.
     pub qid: u16,
     /// The host's NQN, once connected.

@@ -75,6 +75,12 @@ fn what_the_target_would_refuse_is_found_before() {
         ("port = 4421", "port = 0", "port"),
         ("port = 4421", "in_capsule_data = 100", "multiple of 16"),
         ("port = 4421", "max_io_queues = 0", "at least one"),
+        ("port = 4421", "max_queue_entries = 31", "at least 32"),
+        (
+            "port = 4421",
+            "max_queue_entries = 20000",
+            "20000 is more than a queue of a device has work requests, 16384",
+        ),
         ("ram:1MiB", "file:/nonexistent/disk", "/nonexistent/disk does not exist"),
         ("nqn.2026-11.example:one", "nqn.2014-08.org.nvmexpress.discovery", "discovery"),
     ] {

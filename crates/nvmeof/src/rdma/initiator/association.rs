@@ -57,7 +57,8 @@ impl Association {
         io_queues: u16,
         trouble: &Notify,
     ) -> Result<Self, NvmeError> {
-        let who = Who { local: options.source, remote: env.address, subsystem: subsystem.clone() };
+        let (local, interface) = (options.source, env.interface.clone());
+        let who = Who { local, remote: env.address, interface, subsystem: subsystem.clone() };
         let buffer =
             env.pd.register(ADMIN_BUFFER, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE);
         let buffer = buffer.map_err(|error| who.error("registering memory", error))?;

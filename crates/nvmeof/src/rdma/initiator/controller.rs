@@ -74,7 +74,7 @@ impl Controller {
         let association =
             Association::connect(&env, &options, subsystem, options.io_queues.max(1), &trouble).await?;
         let inner = Rc::new(Inner {
-            who: Who { local: association.admin.who.local, remote: address, subsystem: subsystem.clone() },
+            who: association.admin.who.clone(),
             env,
             options,
             state: RefCell::new(State::Reconnecting),

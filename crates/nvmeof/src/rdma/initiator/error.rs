@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use everywire_verbs::{CmError, CmErrorKind, VerbsError};
 
-use crate::Nqn;
 use crate::pdu::cm::{CmReject, CmStatus};
 use crate::pdu::fabrics::InvalidParameter;
 use crate::pdu::{Cqe, PduError, Status};
+use crate::{Nqn, Scoped};
 
 /// What went wrong.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -70,6 +71,8 @@ pub struct NvmeError {
     pub local: Option<SocketAddr>,
     /// The controller's address.
     pub remote: SocketAddr,
+    /// The interface that link-local addresses belong to.
+    pub interface: Option<Arc<str>>,
     /// The subsystem.
     pub subsystem: Nqn,
     /// What was being done.
@@ -80,9 +83,11 @@ pub struct NvmeError {
 
 impl fmt::Display for NvmeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let interface = self.interface.as_deref();
+        let remote = Scoped(self.remote, interface);
         match self.local {
-            Some(local) => write!(f, "{local} -> {}", self.remote)?,
-            None => write!(f, "{}", self.remote)?,
+            Some(local) => write!(f, "{} -> {remote}", Scoped(local, interface))?,
+            None => write!(f, "{remote}")?,
         }
         write!(f, ", {}: {}: {}", self.subsystem, self.step, self.kind)
     }
@@ -114,6 +119,7 @@ impl NvmeError {
 pub(super) struct Who {
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: SocketAddr,
+    pub(super) interface: Option<Arc<str>>,
     pub(super) subsystem: Nqn,
 }
 
@@ -122,6 +128,7 @@ impl Who {
         NvmeError {
             local: self.local,
             remote: self.remote,
+            interface: self.interface.clone(),
             subsystem: self.subsystem.clone(),
             step,
             kind: Box::new(kind.into()),

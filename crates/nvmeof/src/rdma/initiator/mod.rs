@@ -14,6 +14,7 @@ mod parts;
 mod queue;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use everywire_verbs::rt::Rt;
@@ -21,6 +22,7 @@ use everywire_verbs::{Device, Pd};
 use uuid::Uuid;
 
 use crate::Nqn;
+use crate::scoped::interface_of;
 pub use controller::Controller;
 pub use discover::discover;
 pub use error::{NvmeError, NvmeErrorKind};
@@ -88,6 +90,7 @@ struct Environment {
     device: Device,
     pd: Pd,
     address: SocketAddr,
+    interface: Option<Arc<str>>,
     identity: HostIdentity,
 }
 
@@ -101,10 +104,13 @@ impl Environment {
         let pd = device.alloc_pd().map_err(|error| NvmeError {
             local: None,
             remote: address,
+            interface: interface_of(device, address),
             subsystem: Nqn::discovery(),
             step: "allocating a protection domain",
             kind: Box::new(error.into()),
         })?;
-        Ok(Self { rt: rt.clone(), device: device.clone(), pd, address, identity: identity.clone() })
+        let interface = interface_of(device, address);
+        let (rt, device, identity) = (rt.clone(), device.clone(), identity.clone());
+        Ok(Self { rt, device, pd, address, interface, identity })
     }
 }

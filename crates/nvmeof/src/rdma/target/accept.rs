@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use everywire_verbs::rt::{Either, Notify, select};
 use everywire_verbs::{
@@ -14,11 +15,11 @@ use everywire_verbs::{
 
 use super::connection::{Connection, Parts};
 use super::{ListenError, Shared};
-use crate::Scoped;
 use crate::pdu::cm::{CmAccept, CmRequest, CmStatus};
 use crate::pdu::{Cqe, Sqe};
 use crate::rdma::pool::DataPool;
 use crate::rdma::region::io_memory;
+use crate::scoped::{Scoped, interface_of};
 use crate::target::{Limits, QueueId, QueueOrigin};
 
 /// Receive slots start on a cache line.
@@ -40,7 +41,7 @@ pub(super) struct Context {
     pub(super) pd: Pd,
     pub(super) pool: Rc<DataPool>,
     /// The interface that the listener's scope is, if it has one.
-    pub(super) interface: Option<Rc<str>>,
+    pub(super) interface: Option<Arc<str>>,
 }
 
 impl Entrance {
@@ -69,7 +70,7 @@ impl Entrance {
         self.port_id
     }
 
-    pub(super) fn interface(&self) -> Option<Rc<str>> {
+    pub(super) fn interface(&self) -> Option<Arc<str>> {
         self.context.interface.clone()
     }
 
@@ -129,14 +130,6 @@ impl Entrance {
                 CmStatus::NO_RESOURCES
             })
     }
-}
-
-/// The name of the interface that a link-local address belongs to.
-fn interface_of(device: &Device, address: SocketAddr) -> Option<Rc<str>> {
-    let SocketAddr::V6(v6) = address else { return None };
-    let gids = device.gids();
-    let gid = gids.iter().find(|gid| gid.scope_id != 0 && gid.scope_id == v6.scope_id())?;
-    gid.interface.as_deref().map(Rc::from)
 }
 
 /// A queue pair with its receives posted, and the memory around it.
