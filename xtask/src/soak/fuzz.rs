@@ -1,5 +1,7 @@
 //! Long fuzzing: the smoke runs of every fuzz target, but for a time instead of a number of inputs, and on other inputs:
-//! the day's date is their seed. Read fuzz/README.md first; coverage-guided fuzzing is `cargo bolero`'s, not done here.
+//! the day's date is their seed. Built as tests are, so that overflow and debug assertions are findings.
+//!
+//! Read fuzz/README.md first; coverage-guided fuzzing is `cargo bolero`'s, not done here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +28,7 @@ pub fn run(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
     let mut broken = Vec::new();
     for (number, run) in RUNS.iter().enumerate() {
         let mut cargo = shell::cargo();
-        cargo.args(["test", "--profile", "soak", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(*run);
+        cargo.args(["test", "--no-fail-fast", "--lib", "--bins", "--tests"]).args(*run);
         cargo.env("EVERYWIRE_FUZZ_SECONDS", SECONDS.to_string()).env("EVERYWIRE_FUZZ_SEED", &seed);
         cargo.env("EVERYWIRE_FUZZ_ONLY", names.join(" ")).env("EVERYWIRE_FUZZ_REPORT", &found);
         let done = shell::run(&mut cargo, &logs().join(format!("fuzz-{number}.log")), LIMIT)?;

@@ -137,18 +137,22 @@ fn machine() -> String {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kib: u64 = field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0);
-    let first = |program: &str| {
+    let version = |program: &str| {
         let text = say(program, &["--version"]);
-        text.lines().next().and_then(|l| l.split(" (").next()).unwrap_or_default().to_owned()
+        let words = text.split_whitespace().collect::<Vec<_>>();
+        let end =
+            words.iter().position(|w| w.starts_with(|c: char| c.is_ascii_digit())).map_or(0, |at| at + 1);
+        words[..end].join(" ")
     };
+    let release = say("uname", &["-r"]);
     let parts = [
         format!("{cores} cores ({})", field("/proc/cpuinfo", "model name")),
         format!("{} GiB", kib >> 20),
-        format!("Linux {}", say("uname", &["-r"])),
+        format!("Linux {}", release.split('-').next().unwrap_or_default()),
         format!("guests Linux {}", guest_kernel()),
-        first("rustc"),
-        first("qemu-system-x86_64"),
-        first("tshark"),
+        version("rustc"),
+        version("qemu-system-x86_64"),
+        version("tshark"),
     ];
     parts.join("; ") + "."
 }
