@@ -45,7 +45,7 @@ pub struct End<'a> {
     pub noticed: Option<String>,
 }
 
-/// `cargo xtask mutants [NAME…]`: all of them, or those named.
+/// `cargo xtask mutants [NAME…]`: all of them, or those whose names begin with a NAME.
 pub fn main(args: &[String]) -> Result<(), String> {
     let (mut all, mut survivors) = (0, Vec::new());
     run(args, &mut |end| {
@@ -80,10 +80,14 @@ pub fn run(names: &[String], each: &mut dyn FnMut(End<'_>)) -> Result<(), String
 fn select(names: &[String]) -> Result<Vec<Mutant>, String> {
     let path = shell::root().join("crates/sim/mutants.toml");
     let list: List = toml::from_str(&read(&path)?).map_err(|e| format!("{}: {e}", path.display()))?;
-    if let Some(unknown) = names.iter().find(|name| list.mutant.iter().all(|m| m.name != **name)) {
+    if let Some(unknown) = names.iter().find(|name| list.mutant.iter().all(|m| !m.name.starts_with(*name))) {
         return Err(format!("{} has no mutant {unknown:?}", path.display()));
     }
-    Ok(list.mutant.into_iter().filter(|m| names.is_empty() || names.contains(&m.name)).collect())
+    Ok(list
+        .mutant
+        .into_iter()
+        .filter(|m| names.is_empty() || names.iter().any(|n| m.name.starts_with(n)))
+        .collect())
 }
 
 /// How the mutant was noticed; `None` if it was not.
