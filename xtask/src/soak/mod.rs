@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: the long matrices, and the day's report of them, docs/soak/YYYY-MM-DD.md.
 //!
-//! Four items, each alone by its name: the simulation's seeds, the mutants, every case with the Linux kernel, and long
-//! fuzzing. The report is written after every line of it, so that a run that is broken off leaves what it saw.
+//! Five items, each alone by its name: the simulation's seeds, the mutants, every case with the Linux kernel, long fuzzing,
+//! and a million lives of queue pairs. The report is written after every line of it, so that a run that is broken off leaves what it saw.
 
 mod fuzz;
 mod report;
@@ -25,7 +25,7 @@ struct Item {
     run: Run,
 }
 
-const ITEMS: [Item; 4] = [
+const ITEMS: [Item; 5] = [
     Item {
         name: "seeds",
         about: "The simulator's main workload under faults and kills, a thousand seeds a line.",
@@ -49,6 +49,12 @@ const ITEMS: [Item; 4] = [
         about: "Every fuzz target (fuzz/README.md) on inputs that no smoke run has seen.",
         heads: ["target", "inputs"],
         run: fuzz::run,
+    },
+    Item {
+        name: "lives",
+        about: "Queue pairs, completion queues and regions come and go on three threads while a fourth drives them.",
+        heads: ["lives", "work done"],
+        run: lives,
     },
 ];
 
@@ -149,6 +155,23 @@ fn kernel(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
         let figures = if end.packets > 0 { end.packets.to_string() } else { String::new() };
         each(Row { name: end.name.clone(), seconds: end.seconds, figures, failure });
     })
+}
+
+/// Lives of a pair of queue pairs, and how long they may take.
+const LIVES: &str = "1000000";
+const LIVES_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+fn lives(_names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
+    let started = Instant::now();
+    let mut test = shell::cargo();
+    test.args(["test", "--quiet", "--profile", "soak", "--package", "everywire-verbs", "--lib"]);
+    test.args(["objects_come_and_go_while_their_packets_fly", "--", "--nocapture"]);
+    test.env("EVERYWIRE_CHURN_LIVES", LIVES);
+    let done = shell::run(&mut test, &logs().join("lives.log"), LIVES_LIMIT)?;
+    let figures = done.output.lines().find(|l| l.contains(" lives in ")).unwrap_or_default().to_owned();
+    let failure = (!done.ok() || figures.is_empty()).then(|| done.tail(1).trim().to_owned());
+    each(Row { name: LIVES.to_owned(), seconds: started.elapsed().as_secs(), figures, failure });
+    Ok(())
 }
 
 fn logs() -> std::path::PathBuf {

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use everywire_verbs::{
-    Access, AsyncEvent, ConnParam, ConnectOptions, Cq, Device, ListenOptions, MemoryRegion, PortState, Qp,
-    QpInit, QpType, RKey, RecvWr, Remote, SendOp, SendWr, WcStatus,
+    Access, AhAttr, AsyncEvent, ConnParam, ConnectOptions, Cq, Device, ListenOptions, MemoryRegion,
+    PortState, Psn, QKey, Qp, QpAttr, QpInit, QpState, QpType, Qpn, RKey, RecvWr, Remote, SendOp, SendWr,
+    WcStatus,
 };
 
 use super::*;
@@ -166,6 +167,46 @@ fn the_port_goes_down_and_up_with_the_interface() {
             drop(host);
             let host = Host::open("rocev2:10.99.0.1", &OpenOptions::default()).unwrap();
             assert_eq!(host.device().port().state, PortState::Down, "as it was found");
+        });
+    });
+}
+
+/// A path that becomes narrower than what was agreed on: the sender's own kernel says so, and the device counts it.
+#[test]
+fn a_path_that_has_become_narrow_is_noticed() {
+    let Some(pair) = Pair::new("n", 1500) else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(0);
+            let host = Host::open("rocev2:10.99.0.1", &OpenOptions::default()).unwrap();
+            host.spawn_thread().unwrap();
+            let pd = host.device().alloc_pd().unwrap();
+            let cq = host.device().create_cq(64).unwrap();
+            let qp = pd.create_qp(&QpInit::new(QpType::Ud, &cq)).unwrap();
+            let qkey = QKey(0x1234);
+            let init =
+                QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..QpAttr::to(QpState::Init) };
+            let rts = QpAttr { sq_psn: Some(Psn::new(1)), ..QpAttr::to(QpState::Rts) };
+            for attr in [init, QpAttr::to(QpState::Rtr), rts] {
+                qp.modify(&attr).unwrap();
+            }
+            let mr = pd.register(1000, Access::empty()).unwrap();
+            let ah = block_on(pd.create_ah(AhAttr::new("10.99.0.2".parse().unwrap()))).unwrap();
+            let send = || {
+                let dest = ah.dest(Qpn::new(77), qkey);
+                let send = SendWr::new(1, SendOp::Send).with_sges([mr.sge(..)]);
+                qp.post_send(SendWr { ud: Some(dest), ..send }).unwrap();
+                block_on(one(&cq));
+                host.device().counters().by_name("path_too_big").unwrap()
+            };
+            assert_eq!(send(), 0);
+            pair.ip(0, "link set eth0 mtu 600");
+            let until = std::time::Instant::now() + Duration::from_secs(5);
+            while send() == 0 {
+                assert!(std::time::Instant::now() < until, "nobody noticed");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(host.socket_counters().too_big > 0);
         });
     });
 }
