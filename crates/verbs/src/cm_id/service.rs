@@ -152,7 +152,7 @@ impl Drop for NextResolve {
 /// A peer that asks for the service's queue pair. Dropped without an answer it is refused.
 pub struct ResolveRequest {
     device: Device,
-    id: CommId,
+    pub(super) id: CommId,
     serial: u64,
     local: SocketAddr,
     peer: SocketAddr,

@@ -117,6 +117,41 @@ fn refusals() {
     assert_eq!((world.a.cm_footprint(), world.b.cm_footprint()), (0, 0));
 }
 
+/// CM-10: a request runs out of time in the program's hand, and its id comes back as another's; a late answer or refusal
+/// reaches nobody.
+#[test]
+fn an_id_that_comes_back() {
+    for answer in [true, false] {
+        let mut world = World::new();
+        let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
+        let listener = world.b.listen_udp(addr(B, PORT), ListenOptions::default()).unwrap();
+        let (wrong, right) = (ud(&b), ud(&b));
+        let mut given_up = Box::pin(resolve(&a, ResolveOptions::new(addr(B, PORT))));
+        assert!(poll_once(given_up.as_mut()).is_pending());
+        world.drain();
+        assert!(poll_once(given_up.as_mut()).is_pending());
+        world.drain();
+        let old = listener.try_next().unwrap();
+        drop(given_up);
+        world.run_out();
+        assert!(!world.b.lock().cm.engine.knows(old.id), "its time is over");
+        world.b.lock().cm.engine.force_next_id(old.id);
+        let qpn = right.qpn();
+        let found = world.join(resolve(&a, ResolveOptions::new(addr(B, PORT))), async move {
+            let new = listener.next_request().await;
+            assert_eq!(new.id, old.id, "the same id");
+            if answer {
+                old.accept(&wrong, QKEY, b"").unwrap();
+            } else {
+                drop(old);
+            }
+            new.accept(&right, QKEY, b"").unwrap();
+        });
+        assert_eq!(found.0.unwrap().qpn, qpn);
+        assert_eq!((world.a.cm_footprint(), world.b.cm_footprint()), (0, 0));
+    }
+}
+
 /// The caller's time limit holds for the route too.
 #[test]
 fn no_answer_for_the_route() {

@@ -490,6 +490,27 @@ fn unreachable_between_rep_and_rtu() {
     }
 }
 
+/// RX-32: a REQ that asks for an endless local ACK timeout (0), or one of hours, or of microseconds. The queue pair gets what
+/// loses no packet for ever, and the connection rests at least a round trip, 2^19 · 4.096 µs.
+#[test]
+fn ack_timeouts_within_reason() {
+    for (asked, given, rest) in [(0, 19, 2147), (31, 22, 17_179), (8, 8, 2147), (19, 19, 2147)] {
+        let mut net = Net::new();
+        net.listen(8);
+        let params = ConnectParams { ack_timeout: Some(asked), ..connect_params(path(A, B), 0x11) };
+        net.a.cm.connect(net.now, &params).unwrap();
+        net.settle();
+        let request = net.b.take_request().id;
+        let negotiated = net.b.cm.accept(net.now, request, &accept_params(0x22)).unwrap();
+        assert_eq!(negotiated.ack_timeout, given, "{asked}");
+        net.settle();
+        net.b.cm.unreachable(net.now, ip(A));
+        assert_eq!(net.b.cm.state(request), Some(State::Timewait));
+        let due = net.b.cm.poll_timeout().unwrap();
+        assert_eq!((due - net.now).as_millis(), rest, "{asked}");
+    }
+}
+
 /// A careless peer takes more responder resources than were offered; the adapter's limit holds.
 #[test]
 fn reply_that_takes_more_than_offered() {
