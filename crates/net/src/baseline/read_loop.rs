@@ -84,7 +84,7 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
     let mut resends = 0;
     let mut begin = Instant::now();
     let mut now = begin;
-    let mut last_progress = begin;
+    let (mut last_progress, mut last_sent) = (begin, begin);
     let mut answered = false;
     while !answered || now - begin < options.duration {
         for (slot, waiting) in in_flight.iter_mut().enumerate() {
@@ -118,22 +118,20 @@ pub(super) fn measure(end: &mut End, options: &BaselineOptions) -> io::Result<Ba
         });
         now = Instant::now();
         if progress {
-            last_progress = now;
+            (last_progress, last_sent) = (now, now);
             if !answered {
                 // The peer has filled its region: the clock starts, without the READs that waited for that.
                 (answered, begin, samples) = (true, now, Samples::default());
             }
-        } else if !answered && now - begin > GIVE_UP_AFTER {
-            return Err(no_answer(end.peer));
         } else if now - last_progress > GIVE_UP_AFTER {
             return Err(no_answer(end.peer));
-        } else if now - last_progress > RESEND_AFTER {
+        } else if now - last_sent > RESEND_AFTER {
             for waiting in in_flight.iter_mut().flatten() {
                 waiting.came = 0;
                 request(&mut requests, end, waiting.sequence);
             }
             resends += 1;
-            last_progress = now;
+            last_sent = now;
         }
     }
     std::hint::black_box(&destination);

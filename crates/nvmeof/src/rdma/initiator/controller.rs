@@ -7,16 +7,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use everywire_verbs::Device;
-use everywire_verbs::rt::{Either, Notify, Rt, select};
+use everywire_verbs::rt::{Notify, Rt};
 
-use super::association::{Association, identify_cns};
+use super::association::Association;
 use super::error::{NvmeError, NvmeErrorKind, Who};
 use super::namespace::{Namespace, NamespaceInfo};
 use super::queue::Data;
 use super::{Environment, HostIdentity, InitiatorOptions};
-use crate::Nqn;
-use crate::pdu::identify::{self, IDENTIFY_LEN, IdentifyController, IdentifyNamespace};
-use crate::pdu::{AdminOpcode, Cqe, Field, IoOpcode, Sqe, Status, features, log};
+use crate::pdu::identify::IdentifyController;
+use crate::pdu::{Cqe, IoOpcode, Sqe, Status};
+use crate::{Nqn, Scoped};
 
 /// First pause before connecting again, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -25,8 +25,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const MAX_RETRIES: u32 = 5;
 /// Pause before such a retry.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Namespaces at most that are looked at.
-const MAX_NAMESPACES: usize = 1024;
 
 enum State {
     Live(Rc<Association>),
@@ -36,15 +34,15 @@ enum State {
 
 pub(super) struct Inner {
     pub(super) env: Rc<Environment>,
-    options: InitiatorOptions,
-    who: Who,
+    pub(super) options: InitiatorOptions,
+    pub(super) who: Who,
     state: RefCell<State>,
     /// State changes.
-    changed: Notify,
+    pub(super) changed: Notify,
     /// A queue died, or the user is done.
     trouble: Notify,
-    stopping: Cell<bool>,
-    namespaces: RefCell<BTreeMap<u32, NamespaceInfo>>,
+    pub(super) stopping: Cell<bool>,
+    pub(super) namespaces: RefCell<BTreeMap<u32, NamespaceInfo>>,
 }
 
 /// A controller. Dropping the last handle gives the association up; [`Controller::disconnect`] ends it in order.
@@ -292,94 +290,9 @@ impl Inner {
             association.abandon("given up");
             return Ok(());
         }
-        tracing::info!("{}: {} reconnected", self.who.remote, subsystem);
+        let address = Scoped(self.who.remote, self.who.interface.as_deref());
+        tracing::info!("{address}: {subsystem} reconnected");
         self.enliven(Rc::new(association));
-        Ok(())
-    }
-
-    /// Sends Keep Alive at half the timeout, and notices commands without an answer.
-    async fn keep_alive(self: Rc<Self>, association: Rc<Association>) {
-        let rt = &self.env.rt;
-        let timeout = self.options.keep_alive;
-        let tick = timeout.unwrap_or(self.options.io_timeout) / 2;
-        while association.is_live() && !self.stopping.get() {
-            if let Either::Second(()) = select(rt.sleep(tick), self.changed.notified()).await {
-                continue;
-            }
-            // All of them, so that each counts on. The last tick may have been almost over when the command was sent.
-            let oldest = association.io.iter().map(|queue| queue.tick()).max().unwrap_or(0);
-            if tick * oldest.saturating_sub(1) > self.options.io_timeout {
-                let why = format!("a command has no answer within {:?}", self.options.io_timeout);
-                association.abandon(&why);
-                return;
-            }
-            if let Some(timeout) = timeout {
-                let alive = association.admin.submit(Sqe::new(AdminOpcode::KEEP_ALIVE.0, 0), Data::None);
-                match rt.timeout(timeout, alive).await {
-                    Ok(Ok(cqe)) if cqe.status().is_success() => {}
-                    Ok(Ok(cqe)) => association.abandon(&format!("Keep Alive: {}", cqe.status())),
-                    Ok(Err(_)) => return,
-                    Err(_) => association.abandon(&format!("Keep Alive: no answer within {timeout:?}")),
-                }
-            }
-        }
-    }
-
-    /// Holds an asynchronous event request, and looks at the namespaces again when they change.
-    async fn listen(self: Rc<Self>, association: Rc<Association>) {
-        let wanted = association.id.oaes & features::AEC_NAMESPACE_ATTRIBUTE;
-        let set = Sqe::new(AdminOpcode::SET_FEATURES.0, 0);
-        let config = Sqe { cdw10: features::ASYNC_EVENT_CONFIG.into(), cdw11: wanted, ..set };
-        // After the shutdown was asked for, nvmet logs an error for every command but those of Fabrics. It may be asked for
-        // before this runs at all.
-        if wanted == 0 || self.stopping.get() {
-            return;
-        }
-        if association.command("Set Features (events)", config, Data::None).await.is_err() {
-            return;
-        }
-        while !self.stopping.get() {
-            let event = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.0, 0);
-            let Ok(cqe) = association.admin.submit(event, Data::None).await else { return };
-            if !cqe.status().is_success() {
-                tracing::debug!("asynchronous event request: {}", cqe.status());
-                return;
-            }
-            // Reading the log page that the event names lets the next event through.
-            let lid = (cqe.dword0() >> 16) as u8;
-            let len = if lid == log::CHANGED_NAMESPACES { IDENTIFY_LEN } else { 512 };
-            if association.log_page("reading an event's log page", lid, 0, len).await.is_err() {
-                return;
-            }
-            if let Err(error) = self.scan(&association).await {
-                tracing::warn!("{error}");
-            }
-        }
-    }
-
-    /// Reads the active namespaces.
-    async fn scan(&self, association: &Association) -> Result<(), NvmeError> {
-        let identify =
-            |cns, nsid| Sqe { cdw10: identify_cns(cns), ..Sqe::new(AdminOpcode::IDENTIFY.0, nsid) };
-        let mut found = BTreeMap::new();
-        let list = identify(identify::CNS_ACTIVE_NAMESPACES, 0);
-        let list = association.admin_read("Identify (namespace list)", list, IDENTIFY_LEN).await?;
-        let ids = list.chunks_exact(4).map(u32::get).take_while(|&nsid| nsid != 0);
-        for nsid in ids.take(MAX_NAMESPACES) {
-            const STEP: &str = "Identify Namespace";
-            let bytes =
-                association.admin_read(STEP, identify(identify::CNS_NAMESPACE, nsid), IDENTIFY_LEN).await?;
-            let id = IdentifyNamespace::parse(&bytes).map_err(|error| self.who.error(STEP, error))?;
-            let descriptors = identify(identify::CNS_NAMESPACE_DESCRIPTORS, nsid);
-            let descriptors = association.admin_read(STEP, descriptors, IDENTIFY_LEN).await?;
-            match NamespaceInfo::new(nsid, &id, &descriptors, &association.id) {
-                Some(info) => drop(found.insert(nsid, info)),
-                None => {
-                    tracing::warn!("{}: namespace {nsid} has a format that is not supported", self.who.remote)
-                }
-            }
-        }
-        *self.namespaces.borrow_mut() = found;
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod error;
 mod namespace;
 mod parts;
 mod queue;
+mod upkeep;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
