@@ -5,6 +5,7 @@
 //! themselves; [`Host::spawn_thread`] or [`Host::run`] adds a driver for those that wait.
 
 mod engine;
+mod paths;
 mod shared;
 mod task;
 #[cfg(test)]

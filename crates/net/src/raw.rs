@@ -6,6 +6,7 @@
 mod neighbour;
 mod netlink;
 mod port;
+mod socket;
 #[cfg(test)]
 mod tests;
 

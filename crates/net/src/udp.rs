@@ -2,6 +2,7 @@
 //!
 //! Start with `port.rs`, which the driver uses; `socket.rs` says why each option is set.
 
+mod counters;
 mod errqueue;
 mod owner;
 mod port;
@@ -11,11 +12,10 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use counters::{PathEvent, PortCounters};
 pub use errqueue::PathError;
 pub(crate) use owner::describe as describe_owner;
-pub use port::{
-    FIRST_SOURCE_PORT, MAX_GROUPS, MAX_SOURCE_PORTS, PathEvent, PortCounters, PortOptions, UdpPort,
-};
+pub use port::{FIRST_SOURCE_PORT, MAX_GROUPS, MAX_SOURCE_PORTS, PortOptions, UdpPort};
 pub(crate) use recv::socket_addr;
 pub use recv::{MAX_TRAIN, Received, RecvBatch};
 pub use send::{MAX_SEND_BATCH, MAX_TRAIN_BYTES, MAX_TRAIN_SEGMENTS, Outgoing, SendBatch};

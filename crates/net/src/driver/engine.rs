@@ -8,18 +8,15 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use everywire_verbs::{
-    Command, Datagram, Device, Drive, PortState, Route, RouteError, Transmit, Unreachable,
-};
+use everywire_verbs::{Command, Datagram, Device, Drive, Transmit};
 use rustix::event::{Timespec, epoll};
 
+use super::paths::{NarrowPaths, path_event, resolve, tell_port_state};
 use super::wire::Wire;
 use crate::link::Link;
-use crate::route;
 use crate::udp::{PathEvent, PortCounters, Received};
 
 /// Most transmits drained from the device before they are sent.
@@ -345,12 +342,6 @@ impl Engine {
     }
 }
 
-/// Tells the device how its interface is.
-fn tell_port_state(device: &Device, link: &Link) {
-    let state = if link.is_running() { PortState::Active } else { PortState::Down };
-    device.drive().port_state(Instant::now(), state);
-}
-
 /// What epoll tells of: sockets, and the interface's news.
 const SOCKET: u64 = 0;
 const LINK: u64 = 1;
@@ -372,60 +363,6 @@ fn feed(drive: &mut Drive<'_>, now: Instant, received: &Received<'_>) -> usize {
         count = index + 1;
     }
     count
-}
-
-/// Warns of paths that have become too narrow, but not of every packet.
-#[derive(Debug)]
-struct NarrowPaths {
-    local: IpAddr,
-    warned: Option<Instant>,
-}
-
-/// How long after a warning of a narrow path none follows.
-const WARN_AGAIN_AFTER: Duration = Duration::from_secs(10);
-
-impl NarrowPaths {
-    fn warn(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
-        if self.warned.is_some_and(|at| now.saturating_duration_since(at) < WARN_AGAIN_AFTER) {
-            return;
-        }
-        self.warned = Some(now);
-        tracing::warn!(
-            local = %self.local, %dst, mtu,
-            "the path takes smaller packets than its connections have agreed on, which will fail; connect anew, or open \
-             the device with a smaller MTU"
-        );
-    }
-}
-
-fn path_event(drive: &mut Drive<'_>, now: Instant, event: &PathEvent, narrow: &mut NarrowPaths) {
-    match event {
-        PathEvent::Mtu { dst, mtu } => {
-            narrow.warn(now, *dst, *mtu);
-            drive.unreachable(now, *dst, Unreachable::TooBig(*mtu));
-        }
-        PathEvent::Unreachable { dst, errno, why } => {
-            tracing::debug!(%dst, why, "unreachable");
-            let what = match *errno {
-                libc::ECONNREFUSED => Unreachable::Port,
-                libc::ENETUNREACH => Unreachable::Network,
-                libc::EACCES | libc::EPERM => Unreachable::Prohibited,
-                _ => Unreachable::Host,
-            };
-            drive.unreachable(now, *dst, what);
-        }
-    }
-}
-
-fn resolve(dst: IpAddr, src: IpAddr, scope_id: u32) -> Result<Route, RouteError> {
-    match route::resolve(dst, Some(src), scope_id) {
-        Ok(path) => Ok(Route { src: path.src, scope_id: path.scope_id, mtu: path.mtu }),
-        Err(error) => Err(match error.raw_os_error() {
-            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RouteError::NoRoute,
-            Some(libc::EADDRNOTAVAIL) => RouteError::NotOurSource,
-            errno => RouteError::System(errno.unwrap_or(0)),
-        }),
-    }
 }
 
 /// Level-triggered: whoever wakes first takes what is there, and what is left wakes the next.

@@ -281,6 +281,12 @@ impl Qp {
         if matches!(self.shared.state, QpState::Reset | QpState::Init) {
             return false;
         }
+        if self.shared.is_rc() && self.responder.missed_a_ride() {
+            // Else a stream of single packets would keep it waiting until the windows close.
+            self.responder.transmit_ack(&self.shared, env, now, burst);
+            self.settle(env);
+            return true;
+        }
         self.answers_last = !self.answers_last;
         if self.answers_last {
             self.transmit_requests(env, now, burst);

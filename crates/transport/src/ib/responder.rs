@@ -266,6 +266,11 @@ impl Responder {
         self.replies.transmit_ack(sh, env, now, burst, self.msn);
     }
 
+    /// Whether the ACK or NAK owed comes before any other packet.
+    pub(super) fn missed_a_ride(&self) -> bool {
+        self.replies.missed_a_ride()
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.replies.poll_timeout()
     }

@@ -76,6 +76,8 @@ pub(super) struct Replies {
     refusal: Option<Nak>,
     /// Nothing waits for a ride any more.
     hurried: bool,
+    /// The pending ACK or NAK could not ride behind the last burst: it is the next one.
+    missed: bool,
 }
 
 impl Replies {
@@ -167,6 +169,11 @@ impl Replies {
         self.hurried = true;
     }
 
+    /// Whether the pending ACK or NAK comes before any other packet.
+    pub(super) fn missed_a_ride(&self) -> bool {
+        self.missed && self.queue.is_empty() && (self.ack.is_some() || self.nak.is_some())
+    }
+
     /// When the pending ACK stops waiting.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.ack.filter(|_| self.queue.is_empty()).map(|a| a.due)
@@ -218,15 +225,13 @@ impl Replies {
         }
         let riding = burst.packets() > 1;
         if !burst.is_empty() && (!riding || !burst.admits(Opcode::RC_ACK.header_len(), 0)) {
-            if let Some(ack) = &mut self.ack {
-                ack.due = now;
-            }
+            self.missed = self.ack.is_some() || self.nak.is_some();
             return;
         }
         let (psn, syndrome) = match (self.nak, self.ack) {
             (Some(nak), _) => (nak.psn, nak.syndrome),
             // IBTA §9.7.5.1.1: no end-to-end credits are kept, which code 31 says.
-            (None, Some(ack)) if riding || self.hurried || ack.due <= now => {
+            (None, Some(ack)) if riding || self.hurried || self.missed || ack.due <= now => {
                 (ack.psn, Syndrome::ACK_NO_CREDITS)
             }
             _ => return,
@@ -235,7 +240,7 @@ impl Replies {
         packet.aeth = Some(Aeth { syndrome, msn });
         let pushed: Result<(), std::convert::Infallible> = burst.push(&sh.path, &packet, 0, |_| Ok(()));
         debug_assert!(pushed.is_ok());
-        (self.nak, self.ack) = (None, None);
+        (self.nak, self.ack, self.missed) = (None, None, false);
         env.count(Counter::SentPkts, 1);
     }
 }

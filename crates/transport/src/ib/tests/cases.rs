@@ -491,3 +491,26 @@ fn coalesced_acknowledgements() {
     }
     assert_eq!(bench.nodes[0].qp.poll_timeout(), None);
 }
+
+#[test]
+fn a_stream_of_single_packets_does_not_keep_an_acknowledgement_waiting() {
+    // A driver that cannot segment: every burst is one packet, and none has room for an ACK.
+    let mut bench = Bench::rc();
+    bench.max_segments = 1;
+    bench.nodes[1].recv(1, 0, 64);
+    let message = send(1, bench.nodes[0].sge(0, 64));
+    bench.nodes[0].send(message);
+    bench.transmit();
+    let (_, bytes) = bench.log.pop().unwrap();
+    for i in 0..8 {
+        bench.nodes[0].recv(i, 4096 + i * 64, 64);
+        let answer = send(i, bench.nodes[1].sge(0, 64));
+        bench.nodes[1].send(answer);
+    }
+    bench.forge(1, &RocePacket::parse(&bytes).unwrap());
+    bench.log.clear();
+    bench.transmit();
+    let order = bench.opcodes(1);
+    assert_eq!(order.len(), 9, "{order:?}");
+    assert_eq!(order.iter().position(|opcode| *opcode == "RC Acknowledge"), Some(1), "{order:?}");
+}

@@ -1,0 +1,71 @@
+//! What the network says of paths and of the interface, in the device's words: routes, unreachable peers, narrow paths, the
+//! state of the port.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use everywire_verbs::{Device, Drive, PortState, Route, RouteError, Unreachable};
+
+use crate::link::Link;
+use crate::route;
+use crate::udp::PathEvent;
+
+/// Tells the device how its interface is.
+pub(super) fn tell_port_state(device: &Device, link: &Link) {
+    let state = if link.is_running() { PortState::Active } else { PortState::Down };
+    device.drive().port_state(Instant::now(), state);
+}
+
+/// Warns of paths that have become too narrow, but not of every packet.
+#[derive(Debug)]
+pub(super) struct NarrowPaths {
+    pub(super) local: IpAddr,
+    pub(super) warned: Option<Instant>,
+}
+
+/// How long after a warning of a narrow path none follows.
+const WARN_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+impl NarrowPaths {
+    fn warn(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
+        if self.warned.is_some_and(|at| now.saturating_duration_since(at) < WARN_AGAIN_AFTER) {
+            return;
+        }
+        self.warned = Some(now);
+        tracing::warn!(
+            local = %self.local, %dst, mtu,
+            "the path takes smaller packets than its connections have agreed on, which will fail; connect anew, or open \
+             the device with a smaller MTU"
+        );
+    }
+}
+
+pub(super) fn path_event(drive: &mut Drive<'_>, now: Instant, event: &PathEvent, narrow: &mut NarrowPaths) {
+    match event {
+        PathEvent::Mtu { dst, mtu } => {
+            narrow.warn(now, *dst, *mtu);
+            drive.unreachable(now, *dst, Unreachable::TooBig(*mtu));
+        }
+        PathEvent::Unreachable { dst, errno, why } => {
+            tracing::debug!(%dst, why, "unreachable");
+            let what = match *errno {
+                libc::ECONNREFUSED => Unreachable::Port,
+                libc::ENETUNREACH => Unreachable::Network,
+                libc::EACCES | libc::EPERM => Unreachable::Prohibited,
+                _ => Unreachable::Host,
+            };
+            drive.unreachable(now, *dst, what);
+        }
+    }
+}
+
+pub(super) fn resolve(dst: IpAddr, src: IpAddr, scope_id: u32) -> Result<Route, RouteError> {
+    match route::resolve(dst, Some(src), scope_id) {
+        Ok(path) => Ok(Route { src: path.src, scope_id: path.scope_id, mtu: path.mtu }),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RouteError::NoRoute,
+            Some(libc::EADDRNOTAVAIL) => RouteError::NotOurSource,
+            errno => RouteError::System(errno.unwrap_or(0)),
+        }),
+    }
+}
