@@ -63,7 +63,7 @@ fn lossy(bench: &mut Bench) -> Result<(), String> {
          nqn.2026-01.lab:disk 2 --keep-alive-tmo=30 --reconnect-delay=1 --ctrl-loss-tmo=120"
     );
     b.ok_within(&connect, LIMIT)?;
-    b.ok_within("bash /lab/nvme-fio.sh $(cat /run/nvme-disk) 10", LIMIT)?;
+    b.ok_within("timeout -s KILL 60 bash /lab/nvme-fio.sh $(cat /run/nvme-disk) 10 || true", LIMIT)?;
     let said = b.ok("dmesg | grep -c 'rxe_reg_fast_mr: mr->lkey' || true")?;
     b.ok_within("nvme disconnect -n nqn.2026-01.lab:disk", LIMIT)?;
     b.ok("echo 30 >/sys/module/nvme_core/parameters/io_timeout")?;
