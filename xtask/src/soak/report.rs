@@ -54,16 +54,23 @@ impl Page {
     pub fn open(sections: &[(&'static str, &'static str, [&'static str; 2])]) -> Result<Page, String> {
         let date = today();
         let path = shell::root().join(format!("docs/soak/{date}.md"));
-        let text = if path.exists() {
-            std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?
-        } else {
-            String::new()
-        };
-        let sections = sections.iter().map(|&(name, about, heads)| {
-            let rows = rows(&text, name);
-            Section { name, about, heads, rows }
-        });
-        Ok(Page { path, date, commit: commit(), sections: sections.collect() })
+        let section = |&(name, about, heads)| Section { name, about, heads, rows: Vec::new() };
+        let sections = sections.iter().map(section).collect();
+        let mut page = Page { path, date, commit: commit(), sections };
+        page.read()?;
+        Ok(page)
+    }
+
+    /// Takes over what the file says; another run may have added to it.
+    fn read(&mut self) -> Result<(), String> {
+        if self.path.exists() {
+            let text =
+                std::fs::read_to_string(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))?;
+            for section in &mut self.sections {
+                section.rows = rows(&text, section.name);
+            }
+        }
+        Ok(())
     }
 
     /// Where it is.
@@ -73,6 +80,7 @@ impl Page {
 
     /// Puts a line into a section, in the place of the one of that name, and writes the file.
     pub fn add(&mut self, section: &str, row: Row) -> Result<(), String> {
+        self.read()?;
         let end = row.failure.map_or("passed".to_owned(), |why| format!("FAILED: {why}"));
         let cells = [row.name, self.commit.clone(), row.seconds.to_string(), row.figures, end]
             .map(|cell| cell_of(&cell));
