@@ -218,6 +218,14 @@ impl Progress for Shared {
         }
         if turn.progress {
             engine.empty_turns = 0;
+            if !sleepers && turn.more {
+                // What was fed goes out with this program's next poll. If it polls no more, whoever has meanwhile looked for
+                // work for the last time must not sleep on it.
+                self.queued.store(true, Ordering::SeqCst);
+                if self.asleep.load(Ordering::SeqCst) > 0 {
+                    self.wake();
+                }
+            }
             return true;
         }
         engine.empty_turns += 1;
