@@ -13,6 +13,7 @@ pub mod buffer;
 mod error;
 #[allow(unsafe_code)]
 mod file;
+mod identity;
 mod null;
 mod ram;
 mod size;
@@ -22,6 +23,7 @@ pub use backend::{Backend, Geometry, IoBuf, IoFuture, IoMemory, IoResult};
 pub use buffer::SharedBuffer;
 pub use error::{BlockError, BlockOp};
 pub use file::{FileBackend, FileOptions};
+pub use identity::FileIdentity;
 pub use null::NullBackend;
 pub use ram::RamBackend;
 pub use size::{SizeError, format_size, parse_size};

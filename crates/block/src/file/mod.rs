@@ -4,8 +4,10 @@
 //! Files are opened for direct I/O where the file system allows it at the chosen block size, else buffered; data always
 //! passes through page-aligned buffers of our own, because registered memory may change under the kernel's hands.
 //! Flush is `fdatasync`; once one fails, every later flush fails too, since Linux reports a lost write only once.
-//! What this does not do: cache, lock the file against other programs, or notice that it was resized.
+//! A file has one writer ([`lock`]). What this does not do: cache, stop programs that ask for no lock, or notice that the file
+//! was resized.
 
+mod lock;
 mod op;
 mod ring;
 mod threads;
@@ -24,6 +26,7 @@ use crate::backend::{Backend, Geometry, IoBuf, IoFuture, IoResult};
 use crate::buffer::BufferPool;
 use crate::error::{BlockError, BlockOp};
 use crate::size::format_size;
+use lock::Lock;
 use op::{Op, Request};
 
 /// Zeroes written at once where the file system cannot zero a range itself, in bytes.
@@ -38,7 +41,7 @@ pub struct FileOptions {
     pub block_size: u32,
     /// Refuse writes.
     pub read_only: bool,
-    /// Create the file, or grow it (sparsely), to this many bytes.
+    /// Create the file with this many bytes (sparsely), or expect it to have them; of a block device, use so many.
     pub size: Option<u64>,
     /// Every write is durable when it completes (`O_DSYNC`), so there is no volatile cache.
     pub write_through: bool,
@@ -77,7 +80,9 @@ impl Engine {
 }
 
 struct Inner {
+    /// Ends first: what is in flight lands before the lock is given back.
     engine: Engine,
+    _lock: Option<Lock>,
     buffers: BufferPool,
     geometry: Geometry,
     /// Cleared when the file system turns out not to support the operation.
@@ -98,38 +103,35 @@ pub struct FileBackend {
 impl FileBackend {
     /// Opens `path`; errors name the path and the step.
     pub fn open(path: &Path, options: &FileOptions) -> io::Result<Self> {
-        let (file, direct) = open_file(path, options)?;
-        let meta = file.metadata()?;
-        let device = meta.file_type().is_block_device();
-        if !meta.is_file() && !device {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file or block device"));
-        }
+        let device = match std::fs::metadata(path).map(|meta| meta.file_type()) {
+            // Not opened: a pipe would wait for its other end.
+            Ok(kind) if !kind.is_file() && !kind.is_block_device() => {
+                return Err(invalid("not a regular file or block device".to_owned()));
+            }
+            kind => kind.is_ok_and(|kind| kind.is_block_device()),
+        };
+        let created = options.size.is_some() && !options.read_only && create(path)?;
+        let opened = open_file(path, device, options)
+            .and_then(|(file, direct)| Self::of(file, device, direct, path, options));
+        opened.inspect_err(|_| {
+            if created {
+                // There is nothing in it; what could not be made whole is not left behind.
+                let _ = std::fs::remove_file(path);
+            }
+        })
+    }
+
+    /// The same of the open file.
+    fn of(file: File, device: bool, direct: bool, path: &Path, options: &FileOptions) -> io::Result<Self> {
+        let file = Arc::new(file);
+        let lock = Lock::take(file.clone(), options.read_only)?;
         if device {
             let sector = rustix::fs::ioctl_blksszget(&file)?;
             if sector > options.block_size {
-                let text = format!("device sector is {sector} bytes: choose bs={sector}");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                return Err(invalid(format!("device sector is {sector} bytes: choose bs={sector}")));
             }
         }
-        let mut bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
-        if let Some(size) = options.size {
-            if bytes < size && !device && !options.read_only {
-                file.set_len(size)?;
-                file.sync_all()?;
-                bytes = size;
-            }
-            if bytes < size {
-                let text = format!("holds {} but {} was asked for", format_size(bytes), format_size(size));
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-            }
-            bytes = size;
-        }
-        if bytes < u64::from(options.block_size) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "smaller than one block: give it a size, as in size=1GiB",
-            ));
-        }
+        let bytes = size_of(&file, device, options)?;
         let geometry = Geometry {
             block_size: options.block_size,
             blocks: bytes / u64::from(options.block_size),
@@ -138,11 +140,16 @@ impl FileBackend {
             volatile_cache: !options.write_through,
             discard: !options.read_only,
         };
-        Ok(Self::start(file, geometry, path, direct, options))
+        Ok(Self::start((file, Some(lock)), geometry, path, direct, options))
     }
 
-    fn start(file: File, geometry: Geometry, path: &Path, direct: bool, options: &FileOptions) -> Self {
-        let file = Arc::new(file);
+    fn start(
+        (file, lock): (Arc<File>, Option<Lock>),
+        geometry: Geometry,
+        path: &Path,
+        direct: bool,
+        options: &FileOptions,
+    ) -> Self {
         let ring = if options.threads { None } else { ring::Ring::new(file.clone()).ok() };
         let engine = match ring {
             Some(ring) => Engine::Ring(ring),
@@ -150,6 +157,7 @@ impl FileBackend {
         };
         let inner = Inner {
             engine,
+            _lock: lock,
             buffers: BufferPool::default(),
             geometry,
             can_zero: AtomicBool::new(true),
@@ -168,18 +176,80 @@ impl FileBackend {
     }
 }
 
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+/// Bytes to serve: the file's, which are made if it has none and `size` says how many.
+fn size_of(file: &File, device: bool, options: &FileOptions) -> io::Result<u64> {
+    let mut bytes = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?;
+    if let Some(size) = options.size {
+        if bytes == 0 && !device && !options.read_only {
+            file.set_len(size)
+                .map_err(|e| io::Error::new(e.kind(), format!("give it {}: {e}", format_size(size))))?;
+            file.sync_all()?;
+            bytes = size;
+        }
+        if bytes < size || (bytes > size && !device) {
+            let (has, asked) = (in_bytes(bytes), in_bytes(size));
+            return Err(invalid(format!("it has {has} but size={asked} was asked for")));
+        }
+        bytes = size;
+    }
+    let block = u64::from(options.block_size);
+    if bytes < block {
+        return Err(invalid("smaller than one block: give it a size, as in size=1GiB".to_owned()));
+    }
+    if !bytes.is_multiple_of(block) {
+        let has = in_bytes(bytes);
+        return Err(invalid(format!("its size, {has}, is no multiple of the block size, {block} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// A size as texts have it, with its bytes where that says more.
+fn in_bytes(bytes: u64) -> String {
+    let short = format_size(bytes);
+    if short == format!("{bytes}B") { format!("{bytes} bytes") } else { format!("{short} ({bytes} bytes)") }
+}
+
 /// Opens for direct I/O if the file system and the block size allow it; says whether it did.
-fn open_file(path: &Path, options: &FileOptions) -> io::Result<(File, bool)> {
+///
+/// A block device that is to be written is claimed (`O_EXCL`), which fails if it is mounted or part of something that is.
+fn open_file(path: &Path, device: bool, options: &FileOptions) -> io::Result<(File, bool)> {
+    let exclusive = if device && !options.read_only { libc::O_EXCL } else { 0 };
+    let sync = if options.write_through { libc::O_DSYNC } else { 0 } | exclusive;
     let mut how = OpenOptions::new();
-    how.read(true).write(!options.read_only).create(options.size.is_some() && !options.read_only);
-    let sync = if options.write_through { libc::O_DSYNC } else { 0 };
+    how.read(true).write(!options.read_only);
+    let open = |flags| {
+        let mut how = how.clone();
+        how.custom_flags(sync | flags).open(path).map_err(|e| match e.raw_os_error() {
+            Some(libc::EBUSY) if device => {
+                io::Error::new(e.kind(), "the device is mounted, or another program's")
+            }
+            _ => e,
+        })
+    };
     if !options.buffered
-        && let Ok(file) = how.custom_flags(sync | libc::O_DIRECT).open(path)
+        && let Ok(file) = open(libc::O_DIRECT)
         && direct_alignment(&file).is_some_and(|align| align <= options.block_size)
     {
         return Ok((file, true));
     }
-    Ok((how.custom_flags(sync).open(path)?, false))
+    Ok((open(0)?, false))
+}
+
+/// Makes the file if there is none; whether it did.
+fn create(path: &Path) -> io::Result<bool> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => Ok(true),
+        // A link that leads nowhere: the file is made where it leads.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !path.exists() => {
+            OpenOptions::new().write(true).create(true).truncate(false).open(path).map(|_| false)
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// The offset alignment direct I/O needs on this file, in bytes; `None` where there is no direct I/O or no telling.

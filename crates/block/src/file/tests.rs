@@ -148,10 +148,10 @@ fn a_dropped_future_does_not_lose_its_buffer() {
 #[test]
 fn refusals() {
     let file = TempFile::new("refuse");
-    std::fs::write(&file.0, vec![5; 8192 + 100]).expect("write");
+    std::fs::write(&file.0, vec![5; 8192]).expect("write");
     let options = FileOptions { read_only: true, ..Default::default() };
     let backend = FileBackend::open(&file.0, &options).expect("open");
-    assert_eq!(backend.geometry().blocks, 16, "the odd tail is left out");
+    assert_eq!(backend.geometry().blocks, 16);
     assert!(matches!(write(&backend, 0, &[0; 512], false), Err(BlockError::ReadOnly { .. })));
     assert!(matches!(block_on(backend.discard(0, 512)), Err(BlockError::ReadOnly { .. })));
     let past = SharedBuffer::new(vec![0; 1024]);
@@ -162,6 +162,83 @@ fn refusals() {
     let grow = FileOptions { read_only: true, size: Some(1 << 20), ..Default::default() };
     assert!(FileBackend::open(&file.0, &grow).is_err());
     assert!(FileBackend::open(Path::new("/dev/null"), &FileOptions::default()).is_err());
+}
+
+fn refused(path: &Path, options: &FileOptions) -> String {
+    match FileBackend::open(path, options) {
+        Ok(_) => panic!("{path:?} was opened with {options:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_file_has_one_writer_by_whatever_name() {
+    let (file, link) = (TempFile::new("lock"), TempFile::new("lock-link"));
+    let create = FileOptions { size: Some(1 << 20), ..Default::default() };
+    let (write, read) = (FileOptions::default(), FileOptions { read_only: true, ..FileOptions::default() });
+    let first = FileBackend::open(&file.0, &create).expect("open");
+    std::fs::hard_link(&file.0, &link.0).expect("link");
+    for options in [&create, &write, &read] {
+        let error = refused(&link.0, options);
+        assert!(error.contains("open") && error.contains("this process ("), "{error}");
+    }
+    drop(first);
+    let one = FileBackend::open(&file.0, &read).expect("free again");
+    let two = FileBackend::open(&link.0, &read).expect("readers share");
+    assert!(refused(&file.0, &write).contains("a file has one writer"));
+    drop((one, two));
+    FileBackend::open(&file.0, &write).expect("free again");
+}
+
+/// The process that holds the lock is `flock` of util-linux, which knows nothing of us.
+#[test]
+fn a_holder_in_another_process_is_named() {
+    let file = TempFile::new("lock-other");
+    std::fs::write(&file.0, vec![0; 4096]).expect("write");
+    let mut holder = std::process::Command::new("flock");
+    let holder = holder.arg(&file.0).args(["sh", "-c", "echo held; exec sleep 60"]);
+    let Ok(mut holder) = holder.stdout(std::process::Stdio::piped()).spawn() else { return };
+    let mut said = [0; 5];
+    std::io::Read::read_exact(&mut holder.stdout.take().expect("piped"), &mut said).expect("held");
+    let error = refused(&file.0, &FileOptions::default());
+    // flock's child has inherited the lock; either of the two is the holder.
+    let _ = std::process::Command::new("pkill").args(["-P", &holder.id().to_string()]).status();
+    holder.kill().expect("SIGKILL");
+    holder.wait().expect("reap");
+    assert!(error.contains("process") && error.contains("has it open already"), "{error}");
+    assert!(error.contains(&holder.id().to_string()), "{error}");
+}
+
+#[test]
+fn sizes_that_do_not_fit_change_nothing() {
+    let file = TempFile::new("sizes");
+    std::fs::write(&file.0, vec![5; 8192]).expect("write");
+    for (size, words) in [(4096, "8KiB (8192 bytes)"), (1 << 20, "size=1MiB (1048576 bytes)")] {
+        let options = FileOptions { size: Some(size), ..Default::default() };
+        let error = refused(&file.0, &options);
+        assert!(error.contains(words) && error.contains("8KiB"), "{error}");
+    }
+    assert_eq!(std::fs::read(&file.0).expect("read"), vec![5; 8192], "it is as it was");
+    FileBackend::open(&file.0, &FileOptions { size: Some(8192), ..Default::default() }).expect("its size");
+    std::fs::write(&file.0, vec![5; 8192 + 100]).expect("write");
+    for (block_size, read_only) in [(512, false), (4096, true)] {
+        let options = FileOptions { block_size, read_only, ..Default::default() };
+        let error = refused(&file.0, &options);
+        assert!(error.contains("8292 bytes") && error.contains("no multiple"), "{error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_made_is_not_left_behind() {
+    let file = TempFile::new("huge");
+    // More than off_t has, so that no file system takes it.
+    let options = FileOptions { size: Some(1 << 63), ..Default::default() };
+    let error = refused(&file.0, &options);
+    assert!(error.contains("8388608TiB"), "{error}");
+    assert!(!file.0.exists());
+    std::fs::write(&file.0, b"").expect("an empty file of the user's");
+    refused(&file.0, &options);
+    assert!(file.0.exists(), "it was there before");
 }
 
 #[test]
@@ -187,7 +264,7 @@ fn over_device(path: &str, threads: bool) -> FileBackend {
         volatile_cache: true,
         discard: true,
     };
-    FileBackend::start(file, geometry, Path::new(path), false, &options)
+    FileBackend::start((Arc::new(file), None), geometry, Path::new(path), false, &options)
 }
 
 #[test]
