@@ -116,6 +116,8 @@ fn the_log_says_who() {
     );
     std::fs::write(&config, text).unwrap();
     let server = Server::start(&["serve", &config]);
+    server.says(&["serving", NQN]);
+    assert_eq!(server.lines_with("listening on").len(), 1, "once, for a person and for scripts");
     let (friend, stranger) = ("nqn.2026-11.example:friend", "nqn.2026-11.example:stranger");
     let as_host = |action, host, more: &[&str]| {
         nvme(16, action, 15, &[&["--host-nqn", host], more].concat(), Vec::new())
@@ -133,7 +135,8 @@ fn the_log_says_who() {
     as_host("info", friend, &[NQN]).expect(0);
     says(&["association made", friend, NQN]);
     for queue in ["queue 0", "queue 1"] {
-        says(&[queue, "closed:", friend, NQN]);
+        // Its flushed receives are a consequence, which nobody needs to read of.
+        says(&[queue, "closed: disconnected by the host", friend, NQN]);
     }
 
     // The file ends before the namespace does.
@@ -162,7 +165,11 @@ fn bench_without_a_target() {
 fn refusals_name_the_peer_and_the_reason() {
     let _server = serve(7, "ram:1MiB");
     let outcome = nvme(8, "info", 7, &["nqn.2026-11.example:other"], Vec::new()).expect(3);
-    for word in ["Connect Invalid Parameters", "SUBNQN", &ip(7), "nqn.2026-11.example:other"] {
+    let advice = format!(
+        "no such subsystem there, or this host may not use it; `everywire nvme discover {}:4420`",
+        ip(7)
+    );
+    for word in ["Connect Invalid Parameters", "SUBNQN", &ip(7), "nqn.2026-11.example:other", &advice] {
         assert!(outcome.stderr.contains(word), "{word}: {}", outcome.stderr);
     }
     let (from, to) = (device(8), format!("{}:4421", ip(7)));

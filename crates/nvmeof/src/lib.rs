@@ -8,6 +8,7 @@
 
 pub mod nqn;
 pub mod pdu;
+mod peer_log;
 pub mod rdma;
 mod scoped;
 pub mod target;

@@ -7,12 +7,14 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use everywire_block::{Backend, Geometry, IoBuf, IoFuture, IoResult, RamBackend};
+use everywire_fabric::network::{Change, Direction};
 use everywire_nvmeof::Status;
 use everywire_nvmeof::pdu::features::KEEP_ALIVE_TIMER;
 use everywire_nvmeof::pdu::properties::{CC_DEFAULT, CC_EN, CC_SHN_NORMAL};
 use everywire_nvmeof::pdu::{AdminOpcode, IoOpcode, Sqe};
 use everywire_nvmeof::rdma::{InitiatorOptions, discover};
 use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig};
+use everywire_sim::HostConfig;
 use everywire_verbs::rt::Rt;
 use lab::raw::Raw;
 use lab::{LIMIT, Lab, address, identity, nqn, write_and_read};
@@ -98,15 +100,78 @@ fn an_accept_that_nobody_completes_is_given_up() {
     let before = lab.world.device(lab.target_host).usage();
     let host = lab.host();
     lab.world.rt(lab.host).spawn(async move { Raw::open(&host, 0, 32, 16, 4096).await.err().is_some() });
+    assert!(lab.world.run_until(LIMIT, || target.half_open() == 1));
     let queues = || target.with(|target| target.queue_count());
-    assert!(lab.world.run_until(LIMIT, || queues() == 1));
-    assert_eq!(target.connections(), 0, "REP is on its way, RTU is not there");
+    assert_eq!((queues(), target.connections()), (0, 0), "REP is on its way, RTU is not there");
     lab.world.partition(lab.host, true);
     lab.world.run_for(Duration::from_secs(9));
-    assert_eq!(queues(), 1);
+    assert_eq!(target.half_open(), 1);
     lab.world.run_for(Duration::from_secs(2));
-    assert_eq!((queues(), target.connections()), (0, 0));
+    assert_eq!((target.half_open(), queues(), target.connections()), (0, 0, 0));
+    assert_eq!(target.half_open_counters().expired, 1);
     assert_eq!(lab.world.device(lab.target_host).usage(), before);
+}
+
+/// Thousands of requests that nobody goes on with, from many addresses, take nothing from a host that means it: it connects
+/// at once, what they hold is bounded, and it all comes back.
+#[test]
+fn half_open_connections_are_few_and_cost_nobody_else() {
+    const HOSTS: u8 = 160;
+    const EACH: u8 = 32;
+    let limits = Limits { max_connections: 4, connect_timeout: Duration::from_secs(10), ..Limits::default() };
+    let lab = Lab::with(8, limits);
+    let target = lab.target();
+    let usage = || lab.world.device(lab.target_host).usage();
+    let (before, footprint) = (usage(), lab.world.device(lab.target_host).cm_footprint());
+    for n in 1..=HOSTS {
+        let id = lab.world.add_host(HostConfig::new(format!("10.0.1.{n}").parse().expect("ip")));
+        // Requests arrive; what comes back does not.
+        lab.world.schedule(lab.world.now(), id, Direction::Back, Change::Partition(true));
+        let host = lab::Host { rt: lab.world.rt(id), device: lab.world.device(id) };
+        for round in 0..EACH {
+            let host = host.clone();
+            host.rt.clone().spawn(async move {
+                host.rt.sleep(Duration::from_millis(100) * u32::from(round)).await;
+                Raw::open(&host, 0, 4, 16, 64).await.is_ok()
+            });
+        }
+    }
+    lab.world.run_for(Duration::from_secs(2));
+    assert_eq!(target.half_open(), 256);
+    let held = usage();
+    assert!(held.qps <= before.qps + 256 && held.mrs <= before.mrs + 2 * 256, "{held:?}");
+    let taken = lab.run(|host| async move {
+        let start = host.rt.now();
+        let controller = host.connect(InitiatorOptions::default()).await;
+        let taken = host.rt.now() - start;
+        write_and_read(&controller.namespace(1).expect("a namespace"), 0, 4096, 1).await;
+        controller.disconnect().await.expect("in order");
+        taken
+    });
+    assert!(taken < Duration::from_millis(100), "{taken:?}");
+    lab.world.run_for(Duration::from_secs(180));
+    let counters = target.half_open_counters();
+    assert!(counters.displaced >= 4000 && counters.refused == 0, "{counters:?}");
+    assert_eq!((target.half_open(), usage()), (0, before));
+    assert_eq!(lab.world.device(lab.target_host).cm_footprint(), footprint);
+}
+
+/// One address alone gets no further than its share, whatever it asks for.
+#[test]
+fn one_address_has_few_half_open_connections() {
+    let lab = Lab::new(9);
+    let target = lab.target();
+    let id = lab.world.add_host(HostConfig::new("10.0.1.1".parse().expect("ip")));
+    lab.world.schedule(lab.world.now(), id, Direction::Back, Change::Partition(true));
+    let host = lab::Host { rt: lab.world.rt(id), device: lab.world.device(id) };
+    for _ in 0..100 {
+        let host = host.clone();
+        host.rt.clone().spawn(async move { Raw::open(&host, 0, 4, 16, 64).await.is_ok() });
+    }
+    lab.world.run_for(Duration::from_secs(1));
+    let counters = target.half_open_counters();
+    assert_eq!((target.half_open(), counters.displaced), (32, 0));
+    assert!(counters.refused >= 68, "{counters:?}");
 }
 
 /// RX-33: connections that come and go on a clean link cause no retries and no errors, on neither side.

@@ -143,6 +143,11 @@ impl Server {
         }
     }
 
+    /// What it has said so far with this in it.
+    pub fn lines_with(&self, word: &str) -> Vec<String> {
+        self.said.lock().expect("whole").iter().filter(|line| line.contains(word)).cloned().collect()
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()

@@ -17,6 +17,7 @@ use crate::pdu::discovery::text;
 use crate::pdu::fabrics::{
     CATTR_DISABLE_SQFLOW, CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter, connect_at,
 };
+use crate::peer_log::About;
 
 /// Refusals logged for one connection.
 const LOGGED_REFUSALS: u8 = 4;
@@ -120,6 +121,7 @@ impl Target {
                 NoController::Busy => Status::CONNECT_CONTROLLER_BUSY.into(),
             })?
         };
+        let log = port_id.map(|port| self.peer_log(port)).unwrap_or_default();
         let key = ControllerKey::new(self.next_controller);
         self.next_controller += 1;
         let namespaces =
@@ -144,11 +146,14 @@ impl Target {
             changed_namespaces: BTreeSet::new(),
             errors: VecDeque::new(),
             error_count: 0,
+            log,
         };
         self.controllers.insert(key, controller);
         self.joined(id, key, 0);
-        if let Some(info) = self.queue_info(id) {
-            tracing::info!("{info}: association made");
+        if let Some(queue) = self.queues.get(&id)
+            && queue.log.may(About::Event)
+        {
+            tracing::info!("{}: association made", queue.info);
         }
         // The keep alive timer runs instead of the one for Connect.
         self.events.push_back(TargetEvent::Deadline { queue: id });
@@ -225,6 +230,9 @@ impl Target {
             return;
         }
         queue.refusals += 1;
+        if !queue.log.may(About::Trouble) {
+            return;
+        }
         let (info, status) = (&queue.info, failure.status);
         let names = data.map_or_else(String::new, |data| {
             // As sent: it may be anything, and must not write lines of its own into the log.

@@ -4,6 +4,7 @@
 //! [`QueueId`] only.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::QueueId;
@@ -15,6 +16,7 @@ use crate::Nqn;
 use crate::pdu::Status;
 use crate::pdu::log::ErrorEntry;
 use crate::pdu::properties::{CC_EN, CC_SHN, CSTS_RDY, CSTS_SHST, CSTS_SHST_COMPLETE};
+use crate::peer_log::PeerLog;
 
 /// Granularity of the keep alive timeout (KAS), in milliseconds.
 pub(super) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;
@@ -42,6 +44,8 @@ pub(super) struct Controller {
     pub(super) changed_namespaces: BTreeSet<u32>,
     pub(super) errors: VecDeque<ErrorEntry>,
     pub(super) error_count: u64,
+    /// Its listener's allowance of log lines.
+    pub(super) log: Rc<PeerLog>,
 }
 
 impl Controller {

@@ -4,6 +4,7 @@ use super::controller::Controller;
 use super::{ControllerKey, QueueId, Target};
 use crate::pdu::features::{AEC_DISCOVERY_LOG, AEC_NAMESPACE_ATTRIBUTE};
 use crate::pdu::{Cqe, Status, log};
+use crate::peer_log::About;
 
 /// Something to do outside a command.
 #[derive(Debug, Clone, Copy)]
@@ -159,9 +160,11 @@ impl Target {
     pub(super) fn end_association(&mut self, key: ControllerKey, reason: CloseReason) {
         let Some(controller) = self.controllers.remove(&key) else { return };
         let Controller { host, subsystem, cntlid, .. } = &controller;
-        tracing::info!(
-            "host {host}, subsystem {subsystem}, controller {cntlid}: association ended: {reason}"
-        );
+        if controller.log.may(About::Event) {
+            tracing::info!(
+                "host {host}, subsystem {subsystem}, controller {cntlid}: association ended: {reason}"
+            );
+        }
         if let Some(subsystem) = self.subsystems.get_mut(&controller.subsystem) {
             subsystem.release(controller.cntlid);
         }

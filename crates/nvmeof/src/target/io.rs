@@ -14,6 +14,7 @@ use crate::pdu::Field;
 use crate::pdu::command::{DSM_DEALLOCATE, DsmRange, NSID_ALL, WRITE_ZEROES_DEALLOCATE};
 use crate::pdu::sgl::DataPointer;
 use crate::pdu::{IoOpcode, Sqe, Status};
+use crate::peer_log::{About, PeerLog};
 
 /// A checked I/O command.
 #[derive(Debug)]
@@ -170,7 +171,7 @@ impl IoJob {
     }
 
     /// Carries the command out; `buf` has its data or takes it. `who` says whose it is, should it fail.
-    pub(super) fn run(&self, buf: &IoBuf, who: &impl Fn() -> Option<Rc<QueueInfo>>) -> Ran {
+    pub(super) fn run(&self, buf: &IoBuf, who: &impl Fn() -> Option<Whose>) -> Ran {
         let namespace = match &self.namespaces {
             Targets::One(namespace) => namespace,
             Targets::All(all) => {
@@ -232,11 +233,14 @@ fn outcome(place: impl Fn() -> Place, io: IoFuture<IoResult>) -> Ran {
     }
 }
 
+/// Whose a command is, and what may be logged of it.
+pub(super) type Whose = (Rc<QueueInfo>, Rc<PeerLog>);
+
 /// Where a command is carried out, and for whom.
 struct Place {
     namespace: Rc<Namespace>,
     /// `None` if the queue has gone already.
-    who: Option<Rc<QueueInfo>>,
+    who: Option<Whose>,
 }
 
 impl Place {
@@ -248,7 +252,10 @@ impl Place {
         let failure = failure(&error);
         let (nsid, status) = (namespace.nsid, failure.status);
         match &self.who {
-            Some(who) => tracing::warn!("{who}, namespace {nsid}: {error}: {status}"),
+            Some((who, log)) if log.may(About::Trouble) => {
+                tracing::warn!("{who}, namespace {nsid}: {error}: {status}")
+            }
+            Some(_) => {}
             None => tracing::warn!("namespace {nsid}, for a host that has gone: {error}: {status}"),
         }
         Err(failure)

@@ -33,6 +33,7 @@ use crate::pdu::cm::{CmRequest, CmStatus};
 use crate::pdu::command::{FLAGS_FUSE_MASK, FLAGS_PSDT_MASK, FLAGS_SGL};
 use crate::pdu::sgl::DataPointer;
 use crate::pdu::{AdminOpcode, Cqe, Sqe, Status, fabrics};
+use crate::peer_log::PeerLog;
 pub use config::{ConfigError, Limits, Listener, NamespaceConfig, SubsystemConfig};
 use controller::Controller;
 pub use events::{CloseReason, TargetEvent};
@@ -136,6 +137,8 @@ pub struct Target {
     controllers: IdMap<ControllerKey, Controller>,
     queues: IdMap<QueueId, Queue>,
     events: VecDeque<TargetEvent>,
+    /// What the peers of each listener may still write into the log.
+    logs: HashMap<u16, Rc<PeerLog>>,
     /// Discovery generation counter. Starts at 1: 0 reads as "no log yet" to some hosts.
     generation: u64,
     next_queue: u64,
@@ -153,6 +156,7 @@ impl Target {
             controllers: IdMap::default(),
             queues: IdMap::default(),
             events: VecDeque::new(),
+            logs: HashMap::new(),
             generation: 1,
             next_queue: 1,
             next_controller: 1,
@@ -165,7 +169,18 @@ impl Target {
         &self.limits
     }
 
-    /// A host asks for a connection: its CM private data against the limits. The Connect command must follow.
+    /// Whether the connection that a host asks for could be opened now: its CM private data against the limits.
+    pub fn admits(&self, request: &CmRequest) -> Result<(), CmStatus> {
+        if request.qid > self.limits.max_io_queues {
+            return Err(CmStatus::INVALID_QID);
+        }
+        if self.queues.len() >= self.limits.max_connections {
+            return Err(CmStatus::NO_RESOURCES);
+        }
+        Ok(())
+    }
+
+    /// A connection is there, and [`Target::admits`] what its request said. The Connect command must follow.
     pub fn open_queue(
         &mut self,
         now: Instant,
@@ -173,15 +188,11 @@ impl Target {
         request: &CmRequest,
     ) -> Result<QueueId, CmStatus> {
         self.started.get_or_insert(now);
-        if request.qid > self.limits.max_io_queues {
-            return Err(CmStatus::INVALID_QID);
-        }
-        if self.queues.len() >= self.limits.max_connections {
-            return Err(CmStatus::NO_RESOURCES);
-        }
+        self.admits(request)?;
+        let log = self.peer_log(origin.port_id);
         let id = QueueId::new(self.next_queue);
         self.next_queue += 1;
-        self.queues.insert(id, Queue::new(now, origin, request));
+        self.queues.insert(id, Queue::new(now, origin, request, log));
         Ok(id)
     }
 
@@ -256,7 +267,10 @@ impl Target {
     /// bytes.
     pub fn run(&mut self, now: Instant, id: QueueId, job: &Job, buf: &IoBuf) -> Ran {
         match &job.kind {
-            JobKind::Io(io) => io.run(buf, &|| self.queue_info(id)),
+            JobKind::Io(io) => io.run(buf, &|| {
+                let queue = self.queues.get(&id)?;
+                Some((queue.info.clone(), queue.log.clone()))
+            }),
             JobKind::Connect(connect) => Ran::Done(self.connect(now, id, connect, buf)),
             JobKind::Admin(sqe) => Ran::Done(self.run_admin(now, id, sqe, buf)),
         }
@@ -314,6 +328,11 @@ impl Target {
     /// Whose a queue is, for logs.
     pub fn queue_info(&self, id: QueueId) -> Option<Rc<QueueInfo>> {
         self.queues.get(&id).map(|queue| queue.info.clone())
+    }
+
+    /// The log's allowance of a listener's peers; the binding renews it.
+    pub(crate) fn peer_log(&mut self, port_id: u16) -> Rc<PeerLog> {
+        self.logs.entry(port_id).or_default().clone()
     }
 
     /// Open queues.

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use super::{ControllerKey, QueueOrigin};
 use crate::pdu::cm::CmRequest;
+use crate::peer_log::PeerLog;
 use crate::{Nqn, Scoped};
 
 /// Where a queue is in its life.
@@ -42,10 +43,12 @@ pub(super) struct Queue {
     pub(super) no_flow_control: bool,
     /// Refusals before Connect that were logged.
     pub(super) refusals: u8,
+    /// Its listener's allowance of log lines.
+    pub(super) log: Rc<PeerLog>,
 }
 
 impl Queue {
-    pub(super) fn new(now: Instant, origin: QueueOrigin, request: &CmRequest) -> Self {
+    pub(super) fn new(now: Instant, origin: QueueOrigin, request: &CmRequest, log: Rc<PeerLog>) -> Self {
         Self {
             phase: Phase::AwaitingConnect,
             port_id: origin.port_id,
@@ -57,6 +60,7 @@ impl Queue {
             sqhd: 0,
             no_flow_control: false,
             refusals: 0,
+            log,
         }
     }
 

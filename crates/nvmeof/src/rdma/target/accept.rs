@@ -1,7 +1,8 @@
 //! From a CM request to a running connection. NVMe RDMA Transport 1.0 §2.2: queue sizes travel in the private data.
 //!
-//! Receives for the whole submission queue are posted before the accept goes out, so the host may send at once. What is
-//! accepted and never completed is given up when the time for Connect is over, whatever times the host put into its request.
+//! Receives for the whole submission queue are posted before the accept goes out, so the host may send at once. The target
+//! knows a queue from when its connection is complete; until then it is an attempt ([`super::half_open`]), whose memory
+//! nobody has touched, and which is given up when the time for Connect is over, whatever times the host put into its request.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,13 +15,15 @@ use everywire_verbs::{
 };
 
 use super::connection::{Connection, Parts};
+use super::half_open::Attempt;
 use super::{ListenError, Shared};
 use crate::pdu::cm::{CmAccept, CmRequest, CmStatus};
 use crate::pdu::{Cqe, Sqe};
+use crate::peer_log::{About, PeerLog};
 use crate::rdma::pool::DataPool;
 use crate::rdma::region::io_memory;
 use crate::scoped::{Scoped, interface_of};
-use crate::target::{Limits, QueueId, QueueOrigin};
+use crate::target::{Limits, QueueOrigin};
 
 /// Receive slots start on a cache line.
 const SLOT_ALIGN: usize = 64;
@@ -42,6 +45,8 @@ pub(super) struct Context {
     pub(super) pool: Rc<DataPool>,
     /// The interface that the listener's scope is, if it has one.
     pub(super) interface: Option<Arc<str>>,
+    /// What peers may write into the log.
+    pub(super) log: Rc<PeerLog>,
 }
 
 impl Entrance {
@@ -58,7 +63,9 @@ impl Entrance {
         shared.next_port.set(port_id.wrapping_add(1));
         shared.pools.borrow_mut().push(Rc::downgrade(&pool));
         let interface = interface_of(device, address);
-        let context = Rc::new(Context { device: device.clone(), pd, pool, interface });
+        let log = shared.target.borrow_mut().peer_log(port_id);
+        shared.keep_log(&log, Scoped(listener.local_addr(), interface.as_deref()).to_string());
+        let context = Rc::new(Context { device: device.clone(), pd, pool, interface, log });
         Ok(Self { shared: shared.clone(), listener, port_id, context })
     }
 
@@ -100,7 +107,9 @@ impl Entrance {
                 self.shared.rt.spawn(prepared.accept(shared, request));
             }
             Err(status) => {
-                tracing::warn!("{peer} -> {local}: connection refused: {status}");
+                if self.context.log.may(About::Trouble) {
+                    tracing::warn!("{peer} -> {local}: connection refused: {status}");
+                }
                 if let Err(error) = request.reject(&status.to_reject()) {
                     tracing::debug!("{error}");
                 }
@@ -114,21 +123,23 @@ impl Entrance {
         if request.param().responder_resources == 0 {
             return Err(CmStatus::INVALID_IRD);
         }
+        let target = self.shared.target.borrow();
+        target.admits(&wanted)?;
+        let attempt = self.shared.half_open.begin(request.peer().ip()).ok_or(CmStatus::NO_RESOURCES)?;
         let (peer, local) = (request.peer(), request.local());
         let interface = self.context.interface.clone();
         let origin = QueueOrigin { port_id: self.port_id, peer, local, interface };
-        let (now, mut target) = (self.shared.rt.now(), self.shared.target.borrow_mut());
-        let id = target.open_queue(now, origin, &wanted)?;
         // A larger wish is refused by Connect, which can say which parameter it was.
         let entries = u32::from(wanted.hsqsize) + 1;
         let entries = entries.min(target.limits().max_queue_entries.into());
-        let made = make_queue(&self.context, entries, target.limits());
-        made.map(|(qp, parts)| Prepared { id, qp, parts, entries, rd_atomic: self.shared.options.rd_atomic })
-            .map_err(|error| {
+        let (qp, parts) = make_queue(&self.context, entries, target.limits()).map_err(|error| {
+            if self.context.log.may(About::Trouble) {
                 tracing::error!("{}: {error}", request.peer());
-                target.close_queue(id);
-                CmStatus::NO_RESOURCES
-            })
+            }
+            CmStatus::NO_RESOURCES
+        })?;
+        let rd_atomic = self.shared.options.rd_atomic;
+        Ok(Prepared { attempt, wanted, origin, qp, parts, entries, rd_atomic })
     }
 }
 
@@ -175,7 +186,9 @@ fn make_queue(context: &Rc<Context>, entries: u32, bounds: &Limits) -> Result<(Q
 
 /// Ready to accept.
 struct Prepared {
-    id: QueueId,
+    attempt: Attempt,
+    wanted: CmRequest,
+    origin: QueueOrigin,
     qp: Qp,
     parts: Parts,
     entries: u32,
@@ -193,16 +206,39 @@ impl Prepared {
             ..ConnParam::with_private_data(accept.emit())
         };
         let patience = shared.target.borrow().limits().connect_timeout;
-        let error = match shared.rt.timeout(patience, request.accept(&self.qp, param)).await {
-            Ok(Ok(connection)) => return Connection::start(shared, self.id, self.qp, connection, self.parts),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("the host does not complete the connection within {patience:?}"),
+        let accepted = shared.rt.timeout(patience, request.accept(&self.qp, param));
+        let outcome = select(accepted, self.attempt.displaced.notified()).await;
+        let error = match outcome {
+            Either::First(Ok(Ok(connection))) => return self.completed(shared, connection),
+            Either::First(Ok(Err(error))) => error.to_string(),
+            Either::First(Err(_)) => {
+                shared.half_open.count(|counters| counters.expired += 1);
+                format!("the host does not complete the connection within {patience:?}")
+            }
+            Either::Second(()) => "given up for a newer one: too many connections are half open".to_owned(),
         };
-        let info = shared.target.borrow().queue_info(self.id);
-        if let Some(info) = info {
-            tracing::warn!("{info}: {error}");
+        if self.parts.context.log.may(About::Trouble) {
+            tracing::warn!("{}: {error}", self.name());
         }
-        shared.target.borrow_mut().close_queue(self.id);
-        shared.dispatch();
+    }
+
+    /// The host has confirmed.
+    fn completed(self, shared: Rc<Shared>, connection: everywire_verbs::Connection) {
+        let opened =
+            shared.target.borrow_mut().open_queue(shared.rt.now(), self.origin.clone(), &self.wanted);
+        match opened {
+            Ok(id) => Connection::start(shared, id, self.qp, connection, self.parts),
+            // Others came in between. The last handle disconnects.
+            Err(status) if self.parts.context.log.may(About::Trouble) => {
+                tracing::warn!("{}: closed: {status}", self.name());
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn name(&self) -> String {
+        let interface = self.origin.interface.as_deref();
+        let (peer, local) = (Scoped(self.origin.peer, interface), Scoped(self.origin.local, interface));
+        format!("{peer} -> {local} queue {}", self.wanted.qid)
     }
 }

@@ -9,20 +9,26 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use everywire_block::{IoBuf, IoMemory};
 use everywire_verbs::rt::{Either, Notify, select};
-use everywire_verbs::{Completion, Cq, MemoryRegion, Qp, RecvWr, SendWr, WcOpcode, WcStatus};
+use everywire_verbs::{
+    Completion, Cq, DisconnectReason, MemoryRegion, Qp, RecvWr, SendWr, WcOpcode, WcStatus,
+};
 
 use super::Shared;
 use super::accept::Context;
 use super::command::Slot;
 use crate::pdu::{Cqe, Sqe};
+use crate::peer_log::About;
 use crate::target::{QueueId, QueueInfo};
 
 /// Completions taken at once.
 const BATCH: usize = 64;
+
+/// How long the connection manager has to say why work was flushed.
+const CAUSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of data that the responses of a batch wait behind: about what one UDP train carries.
 const TRAIN: usize = 60 << 10;
@@ -102,6 +108,8 @@ pub(super) struct Connection {
     /// Buffers came back, the deadline is another one, or the end has come.
     pub(super) poke: Notify,
     torn_down: Cell<bool>,
+    /// Work was flushed, and the cause is being waited for.
+    flushed: Cell<bool>,
     /// The time when the batch being worked on was taken.
     pub(super) now: Cell<Instant>,
 }
@@ -138,6 +146,7 @@ impl Connection {
             cm,
             poke: Notify::new(),
             torn_down: Cell::new(false),
+            flushed: Cell::new(false),
             now: Cell::new(shared.rt.now()),
         });
         if shared.stopping.get() {
@@ -145,7 +154,9 @@ impl Connection {
             return;
         }
         shared.connections.borrow_mut().insert(id, connection.clone());
-        tracing::info!("{connection}: connected");
+        if connection.parts.context.log.may(About::Event) {
+            tracing::info!("{connection}: connected");
+        }
         shared.rt.spawn(connection.clone().completions());
         shared.rt.spawn(connection.watch());
     }
@@ -153,7 +164,8 @@ impl Connection {
     /// The completion loop.
     async fn completions(self: Rc<Self>) {
         let mut batch = Vec::with_capacity(BATCH);
-        while !self.torn_down.get() {
+        // After a flush nothing more comes that anybody would wait for.
+        while !self.torn_down.get() && !self.flushed.get() {
             if let Err(error) = self.parts.cq.wait(&mut batch, BATCH).await {
                 self.tear_down(&error);
                 return;
@@ -180,7 +192,7 @@ impl Connection {
             };
             let poked = select(self.poke.notified(), timer);
             match select(closed.as_mut(), poked).await {
-                Either::First(reason) => self.tear_down(&reason),
+                Either::First(reason) => self.ended(reason),
                 Either::Second(Either::First(())) => {
                     self.now.set(self.shared.rt.now());
                     self.pump();
@@ -208,13 +220,40 @@ impl Connection {
                 WcOpcode::Send => "sending a response",
                 _ => "receiving a command",
             };
-            self.tear_down(&format_args!("{what}: {}", completion.status));
+            let why = format!("{what}: {}", completion.status);
+            match completion.status {
+                WcStatus::WrFlushErr => self.flush_began(why),
+                _ => self.tear_down(&why),
+            }
             return;
         }
         match completion.opcode {
             WcOpcode::Recv => self.received(index, completion.byte_len),
             WcOpcode::RdmaRead => self.data_came(index),
             _ => self.answered(index),
+        }
+    }
+
+    /// Flushed work is the consequence of something that [`Connection::watch`] is about to hear of: the peer's disconnect,
+    /// mostly. Only what nobody explains is called a flush.
+    fn flush_began(self: &Rc<Self>, why: String) {
+        if self.flushed.replace(true) {
+            return;
+        }
+        let connection = self.clone();
+        self.shared.rt.spawn(async move {
+            match connection.shared.rt.timeout(CAUSE_PATIENCE, connection.cm.closed()).await {
+                Ok(reason) => connection.ended(reason),
+                Err(_) => connection.tear_down(&why),
+            }
+        });
+    }
+
+    /// The connection manager says that it is over.
+    fn ended(self: &Rc<Self>, reason: DisconnectReason) {
+        match reason {
+            DisconnectReason::Peer => self.tear_down(&"disconnected by the host"),
+            reason => self.tear_down(&reason),
         }
     }
 
@@ -305,8 +344,9 @@ impl Connection {
             return;
         }
         let shared = &self.shared;
-        let reason = why.to_string();
-        tracing::info!("{self}: closed: {reason}");
+        if self.parts.context.log.may(About::Event) {
+            tracing::info!("{self}: closed: {why}");
+        }
         shared.connections.borrow_mut().remove(&self.id);
         shared.target.borrow_mut().close_queue(self.id);
         self.poke.notify_one();

@@ -7,6 +7,7 @@
 mod accept;
 mod command;
 mod connection;
+mod half_open;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,9 +20,12 @@ use everywire_verbs::{CmError, Device, VerbsError};
 
 use crate::Scoped;
 use crate::pdu::discovery::PRTYPE_ROCE_V2;
+use crate::peer_log::PeerLog;
 use crate::rdma::pool::DataPool;
 use crate::target::{ConfigError, Listener, QueueId, Target, TargetEvent};
 use connection::Connection;
+use half_open::HalfOpen;
+pub use half_open::HalfOpenCounters;
 
 /// How the target uses a device.
 #[derive(Debug, Clone)]
@@ -34,11 +38,22 @@ pub struct TargetOptions {
     pub backlog: usize,
     /// How long a connection that ends is kept for the host to confirm.
     pub disconnect_timeout: Duration,
+    /// Connections at most that hosts have asked for and not completed; one more takes the place of the oldest.
+    pub half_open: usize,
+    /// The same of one address; one more is refused.
+    pub half_open_per_host: usize,
 }
 
 impl Default for TargetOptions {
     fn default() -> Self {
-        Self { data_pool: 32 << 20, rd_atomic: 16, backlog: 128, disconnect_timeout: Duration::from_secs(5) }
+        Self {
+            data_pool: 32 << 20,
+            rd_atomic: 16,
+            backlog: 128,
+            disconnect_timeout: Duration::from_secs(5),
+            half_open: 256,
+            half_open_per_host: 32,
+        }
     }
 }
 
@@ -70,6 +85,9 @@ struct Shared {
     stopping: Cell<bool>,
     stop: RefCell<Vec<Notify>>,
     pools: RefCell<Vec<Weak<DataPool>>>,
+    half_open: Rc<HalfOpen>,
+    /// What the peers of each listener may write into the log, and the listener's name there.
+    logs: RefCell<Vec<(Rc<PeerLog>, Rc<str>)>>,
 }
 
 /// A target. Cheap to clone; lives on one thread.
@@ -79,8 +97,11 @@ pub struct NvmeTarget(Rc<Shared>);
 impl NvmeTarget {
     /// Serves what `target` holds.
     pub fn new(rt: Rt, target: Target, options: TargetOptions) -> Self {
+        let half_open = HalfOpen::new(options.half_open, options.half_open_per_host);
         Self(Rc::new(Shared {
             rt,
+            half_open,
+            logs: RefCell::default(),
             target: RefCell::new(target),
             connections: RefCell::default(),
             options,
@@ -101,7 +122,8 @@ impl NvmeTarget {
         self.with(|target| target.add_listener(listener))?;
         let stop = Notify::new();
         self.0.stop.borrow_mut().push(stop.clone());
-        tracing::info!(device = device.name(), "listening on {}", Scoped(local, interface.as_deref()));
+        // Whoever asked for it says so where its user looks.
+        tracing::debug!(device = device.name(), "listening on {}", Scoped(local, interface.as_deref()));
         self.0.rt.spawn(entrance.run(stop));
         Ok(local)
     }
@@ -116,6 +138,16 @@ impl NvmeTarget {
     /// Open connections.
     pub fn connections(&self) -> usize {
         self.0.connections.borrow().len()
+    }
+
+    /// Connections that hosts have asked for and not completed.
+    pub fn half_open(&self) -> usize {
+        self.0.half_open.len()
+    }
+
+    /// What became of those that were not completed.
+    pub fn half_open_counters(&self) -> HalfOpenCounters {
+        self.0.half_open.counters.get()
     }
 
     /// Bytes of data buffers that commands hold now, over all listeners.
@@ -133,6 +165,8 @@ impl NvmeTarget {
         while shared.closing.get() != 0 {
             shared.closed.notified().await;
         }
+        // What the log left out is told before the end.
+        shared.logs.borrow().iter().for_each(|(log, whose)| log.renew(whose));
         let backends = shared.target.borrow().backends();
         for backend in backends {
             if let Err(error) = backend.flush().await {
@@ -143,6 +177,14 @@ impl NvmeTarget {
 }
 
 impl Shared {
+    /// Renews a listener's allowance of log lines for as long as there are any.
+    fn keep_log(&self, log: &Rc<PeerLog>, whose: String) {
+        let whose: Rc<str> = whose.into();
+        self.logs.borrow_mut().push((log.clone(), whose.clone()));
+        let (rt, log) = (self.rt.clone(), log.clone());
+        self.rt.spawn(async move { log.keep(&rt.clone(), &whose).await });
+    }
+
     /// Carries out what the target asked for on its own account.
     fn dispatch(&self) {
         loop {
