@@ -15,6 +15,7 @@ use std::time::Duration;
 use everywire_net::{Host, TokioRt};
 use everywire_nvmeof::Nqn;
 use everywire_nvmeof::pdu::discovery::{DiscoveryEntry, SUBTYPE_NVM};
+use everywire_nvmeof::pdu::fabrics::{InvalidParameter, connect_at};
 use everywire_nvmeof::rdma::initiator::NvmeErrorKind;
 use everywire_nvmeof::rdma::{self, Controller, HostIdentity, InitiatorOptions, Namespace, NvmeError};
 use everywire_verbs::Device;
@@ -223,6 +224,15 @@ pub fn nvme(source: NvmeError) -> CliError {
         NvmeErrorKind::Cm(cm) => error::cm_with(cm, format_args!("subsystem {}: {cm}", source.subsystem)),
         NvmeErrorKind::Verbs(_) => CliError::failed(source),
         NvmeErrorKind::Argument(_) => CliError::usage(source),
+        NvmeErrorKind::Parameter { parameter, .. }
+            if *parameter == InvalidParameter::data(connect_at::DATA_SUBNQN) =>
+        {
+            CliError::peer(format_args!(
+                "{source}: no such subsystem there, or this host may not use it; `everywire nvme discover {}` lists those \
+                it may",
+                source.remote
+            ))
+        }
         _ => CliError::peer(source),
     }
 }
