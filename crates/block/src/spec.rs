@@ -32,6 +32,14 @@ pub enum SpecError {
         /// What is known.
         known: &'static str,
     },
+    /// An option that is given twice.
+    #[error("`{text}`: option `{option}` is given twice")]
+    OptionTwice {
+        /// The whole text.
+        text: String,
+        /// The option's name.
+        option: String,
+    },
     /// A bad size.
     #[error("`{text}`: {source}")]
     Size {
@@ -97,6 +105,13 @@ impl BackendSpec {
         let (kind, rest) = text.split_once(':').ok_or_else(|| SpecError::UnknownKind(text.to_owned()))?;
         let mut parts = rest.split(',');
         let head = parts.next().unwrap_or_default();
+        let mut seen = Vec::new();
+        for option in parts.clone().map(|part| part.split_once('=').map_or(part, |(name, _)| name)) {
+            if seen.contains(&option) {
+                return Err(SpecError::OptionTwice { text: text.to_owned(), option: option.to_owned() });
+            }
+            seen.push(option);
+        }
         match kind {
             "ram" | "null" => {
                 if head.is_empty() {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use everywire_block::{BackendSpec, format_size};
+
 use crate::error::{CliError, print};
 use crate::serve::config::{Config, Flags};
 
@@ -26,9 +28,25 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         };
         print(format_args!("subsystem {} for {hosts}", subsystem.nqn))?;
         for namespace in &subsystem.namespaces {
-            let nsid = namespace.nsid.map_or_else(|| "next free".to_owned(), |n| n.to_string());
-            print(format_args!("  namespace {nsid}: {}", namespace.backend_text))?;
+            let nsid = namespace.nsid.map_or_else(String::new, |n| n.to_string());
+            let geometry = geometry(&namespace.backend);
+            print(format_args!("  namespace {nsid}: {}, {geometry}", namespace.backend_text))?;
         }
     }
     Ok(())
+}
+
+/// Size and block size, as far as they are known before anything is opened.
+fn geometry(backend: &BackendSpec) -> String {
+    let (bytes, block_size) = match backend {
+        &BackendSpec::Ram { bytes, block_size } | &BackendSpec::Null { bytes, block_size } => {
+            (Some(bytes), block_size)
+        }
+        BackendSpec::File { path, options } => {
+            let file = std::fs::metadata(path).ok().filter(|file| file.is_file());
+            (file.map(|file| file.len()).or(options.size), options.block_size)
+        }
+    };
+    let size = bytes.map_or_else(|| "as large as the device".to_owned(), format_size);
+    format!("{size} in blocks of {block_size} bytes")
 }

@@ -3,6 +3,8 @@
 //! Unknown keys are mistakes, and named with their line. What the parts decide (NQN syntax, backend texts, device names) is asked
 //! of the parts, so that `everywire check` and `everywire serve` never differ.
 
+mod fields;
+
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -38,13 +40,13 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NvmeFile {
-    #[serde(default = "default_port")]
+    #[serde(default = "default_port", deserialize_with = "fields::port")]
     port: u16,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "fields::max_queue_entries")]
     max_queue_entries: Option<u16>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "fields::max_io_queues")]
     max_io_queues: Option<u16>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "fields::in_capsule_data")]
     in_capsule_data: Option<u32>,
     #[serde(default)]
     subsystem: Vec<SubsystemFile>,
@@ -70,8 +72,11 @@ fn default_port() -> u16 {
 #[serde(deny_unknown_fields)]
 struct SubsystemFile {
     nqn: String,
+    #[serde(default, deserialize_with = "fields::serial")]
     serial: Option<String>,
+    #[serde(default, deserialize_with = "fields::model")]
     model: Option<String>,
+    #[serde(default, deserialize_with = "fields::hosts")]
     hosts: Option<Vec<String>>,
     #[serde(default)]
     namespace: Vec<NamespaceFile>,
@@ -80,8 +85,10 @@ struct SubsystemFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NamespaceFile {
+    #[serde(default, deserialize_with = "fields::nsid")]
     nsid: Option<u32>,
     backend: String,
+    #[serde(default, deserialize_with = "fields::uuid")]
     uuid: Option<Uuid>,
 }
 
@@ -165,7 +172,7 @@ impl Config {
         for text in flags.exports {
             add_export(&mut subsystems, text).map_err(CliError::usage)?;
         }
-        let config = Config {
+        let mut config = Config {
             devices: names,
             nvme_port: flags.nvme_port.unwrap_or(file.nvme.port),
             max_queue_entries: file.nvme.max_queue_entries,
@@ -174,7 +181,9 @@ impl Config {
             subsystems,
         };
         config.check().map_err(wrong)?;
-        target::rehearse(&config).map_err(wrong)?;
+        let given = target::rehearse(&config).map_err(wrong)?;
+        let namespaces = config.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces);
+        namespaces.zip(given).for_each(|(namespace, nsid)| namespace.nsid = Some(nsid));
         Ok(config)
     }
 
@@ -198,6 +207,15 @@ impl Config {
                 subsystem.namespaces.iter().filter_map(|n| n.nsid).find(|nsid| !seen.insert(*nsid))
             {
                 return Err(format!("subsystem {}: namespace {twice} is described twice", subsystem.nqn));
+            }
+            let mut seen = HashSet::new();
+            if let Some(twice) =
+                subsystem.namespaces.iter().filter_map(|n| n.uuid).find(|uuid| !seen.insert(*uuid))
+            {
+                return Err(format!(
+                    "subsystem {}: uuid {twice} is given to two namespaces; hosts would take them for one",
+                    subsystem.nqn
+                ));
             }
             if subsystem.namespaces.is_empty() {
                 return Err(format!("subsystem {} has no namespace", subsystem.nqn));

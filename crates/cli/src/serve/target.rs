@@ -2,10 +2,11 @@
 //!
 //! A dry run, with nothing in place of every backend, is how `check` finds what the target itself would refuse.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use everywire_block::{Backend, BackendSpec, NullBackend};
-use everywire_nvmeof::target::{ConfigError, Limits, NamespaceConfig, SubsystemConfig, Target};
+use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig, Target};
 
 use super::config::{Config, Subsystem};
 use crate::error::CliError;
@@ -24,26 +25,37 @@ pub fn open(config: &Config) -> Result<Target, CliError> {
     Ok(target)
 }
 
-/// What building the target would refuse; opens nothing.
-pub fn rehearse(config: &Config) -> Result<(), String> {
+/// What building the target would refuse; opens nothing. Gives the identifier of each namespace, in order.
+pub fn rehearse(config: &Config) -> Result<Vec<u32>, String> {
     let mut target = Target::new(limits(config));
+    let mut given = Vec::new();
     for subsystem in &config.subsystems {
-        let nothing = || Arc::new(NullBackend::new(512, 1)) as Arc<dyn Backend>;
-        let backends = subsystem.namespaces.iter().map(|_| nothing()).collect();
-        let added: Result<(), ConfigError> = target.add_subsystem(&described(subsystem, backends));
+        let added = target.add_subsystem(&described(subsystem, Vec::new()));
         added.map_err(|e| e.to_string())?;
         for namespace in &subsystem.namespaces {
-            if let BackendSpec::File { path, options } = &namespace.backend
-                && options.size.is_none()
-                && !path.exists()
-            {
-                let path = path.display();
-                return Err(format!(
-                    "subsystem {}: {path} does not exist; add `,size=1GiB` (or another size) to create it",
-                    subsystem.nqn
-                ));
+            let nothing = Arc::new(NullBackend::new(512, 1)) as Arc<dyn Backend>;
+            let nsid = NamespaceConfig {
+                nsid: namespace.nsid,
+                uuid: namespace.uuid,
+                ..NamespaceConfig::new(nothing)
+            };
+            given.push(target.add_namespace(&subsystem.nqn, &nsid).map_err(|e| e.to_string())?);
+            if let BackendSpec::File { path, options } = &namespace.backend {
+                check_file(path, options.size).map_err(|e| format!("subsystem {}: {e}", subsystem.nqn))?;
             }
         }
+    }
+    Ok(given)
+}
+
+/// What can be said of a file without opening it.
+fn check_file(path: &Path, size: Option<u64>) -> Result<(), String> {
+    let shown = path.display();
+    if path.is_dir() {
+        return Err(format!("{shown} is a directory; a file or a block device is needed"));
+    }
+    if size.is_none() && !path.exists() {
+        return Err(format!("{shown} does not exist; add `,size=1GiB` (or another size) to create it"));
     }
     Ok(())
 }

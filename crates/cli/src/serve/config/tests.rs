@@ -2,6 +2,52 @@
 
 use super::*;
 
+/// Every mistake is named with its line and with what would be right.
+#[test]
+fn values_that_cannot_be_are_refused_with_line_and_limit() {
+    let nil = "nsid = 3\nuuid = \"00000000-0000-0000-0000-000000000000\"";
+    let (serial, model) = ("serial = \"\"", format!("model = \"{}\"", "m".repeat(41)));
+    let accent = "model = \"caf\u{e9}\"";
+    for (what, with, line, words) in [
+        ("hosts =", &*format!("{serial}\nhosts ="), 7, "1 to 20 printable ASCII"),
+        ("hosts =", &format!("serial = \"{}\"\nhosts =", "s".repeat(21)), 7, "21 characters"),
+        ("hosts =", &format!("{model}\nhosts ="), 7, "1 to 40 printable ASCII"),
+        ("hosts =", &format!("{accent}\nhosts ="), 7, "1 to 40 printable ASCII"),
+        ("[\"nqn.2026-11.example:host\"]", "[]", 7, "leave `hosts` out"),
+        ("nsid = 3", nil, 11, "nil UUID"),
+        ("nsid = 3", "nsid = -1", 10, "-1 is not in 1 to 1024"),
+        ("port = 4421", "port = 65536", 4, "65536 is not in 1 to 65535"),
+        ("port = 4421", "max_queue_entries = 70000", 4, "70000 is not in 32 to 16384"),
+        ("port = 4421", "max_io_queues = 65536", 4, "65536 is not in 1 to 65535"),
+        ("port = 4421", "in_capsule_data = 5000000000", 4, "not in 0 to 65536"),
+    ] {
+        let error = from(&GOOD.replace(what, with)).unwrap_err();
+        assert!(error.contains(&format!("line {line}")) && error.contains(words), "{with}: {error}");
+    }
+}
+
+#[test]
+fn what_two_namespaces_or_options_cannot_share() {
+    let uuid = "uuid = \"9b04fe4d-5424-49c3-8bce-82dcf6642f73\"";
+    let second = format!("{uuid}\n[[nvme.subsystem.namespace]]\nbackend = \"ram:1MiB\"\n{uuid}");
+    let error = from(&GOOD.replace("nsid = 3", &second)).unwrap_err();
+    assert!(error.contains("two namespaces") && error.contains("9b04fe4d"), "{error}");
+    let error = from(&GOOD.replace("ram:1MiB", "ram:1MiB,bs=4096,bs=512")).unwrap_err();
+    assert!(error.contains("`bs` is given twice"), "{error}");
+    let error = from(&GOOD.replace("ram:1MiB", "file:/tmp")).unwrap_err();
+    assert!(error.contains("/tmp is a directory"), "{error}");
+}
+
+/// NVMe Base 2.0 §3.2.1.2: identifiers start at 1; those that are left out are the lowest free ones, in order.
+#[test]
+fn a_namespace_left_without_a_number_has_the_lowest_free_one() {
+    let more = "nsid = 2\n[[nvme.subsystem.namespace]]\nbackend = \"ram:1MiB\"\n\
+        [[nvme.subsystem.namespace]]\nbackend = \"ram:1MiB\"\n";
+    let config = from(&GOOD.replace("nsid = 3", more)).unwrap();
+    let given: Vec<_> = config.subsystems[0].namespaces.iter().map(|n| n.nsid).collect();
+    assert_eq!(given, [Some(2), Some(1), Some(3)]);
+}
+
 fn from(text: &str) -> Result<Config, String> {
     let dir = std::env::temp_dir().join(format!(
         "everywire-config-{}-{:?}",
