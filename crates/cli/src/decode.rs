@@ -20,7 +20,7 @@ use crate::error::{self, CliError};
 /// Flags of `everywire decode`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  everywire decode file.pcap\n  \
-    everywire decode --json file.pcapng | jq 'select(.icrc == \"bad\")'")]
+    tcpdump -w - udp port 4791 | everywire decode -\n  everywire decode --json file.pcapng | jq 'select(.icrc == \"bad\")'")]
 pub struct Args {
     /// One JSON object a packet instead of a line.
     #[arg(long)]
@@ -28,7 +28,7 @@ pub struct Args {
     /// Show frames that are not RoCE too.
     #[arg(long)]
     all: bool,
-    /// The capture: pcap or pcapng, Ethernet.
+    /// The capture: pcap or pcapng, Ethernet; `-` is standard input.
     file: PathBuf,
 }
 

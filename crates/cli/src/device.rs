@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use everywire_net::{Host, OpenError, OpenOptions, possible_devices, route};
+use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, possible_devices, route};
 use everywire_verbs::Mtu;
 
 use crate::error::CliError;
@@ -39,6 +39,16 @@ impl DeviceArgs {
     /// Opens the device of a client of `peer`.
     pub fn open_for_peer(&self, peer: SocketAddr) -> Result<Host, CliError> {
         if let Some(name) = &self.device {
+            if let Ok(spec) = DeviceSpec::parse(name)
+                && spec.ip.is_ipv4() != peer.is_ipv4()
+            {
+                let family = |v4: bool| if v4 { "IPv4" } else { "IPv6" };
+                let (own, other) = (family(spec.ip.is_ipv4()), family(peer.is_ipv4()));
+                return Err(CliError::usage(format_args!(
+                    "device {name} has an {own} address and {} is an {other} one: neither reaches the other",
+                    peer.ip()
+                )));
+            }
             return open(name, &self.options());
         }
         let scope = match peer {
@@ -79,7 +89,7 @@ impl DeviceArgs {
             let mtu = options.mtu.into_iter().chain(device.active_mtu).min_by_key(|mtu| mtu.bytes());
             match Host::open(&device.name, &OpenOptions { mtu, ..options.clone() }) {
                 Err(OpenError::InUse { .. }) => {}
-                other => return other.map_err(CliError::failed),
+                other => return other.map_err(blame),
             }
         }
         Err(CliError::failed(format_args!(
@@ -98,7 +108,7 @@ impl DeviceArgs {
             match Host::open(&format!("rocev2:{ip}"), &options) {
                 Ok(host) => return Ok(host),
                 Err(e @ OpenError::InUse { .. }) => last_error = Some(e),
-                Err(e) => return Err(CliError::failed(e)),
+                Err(e) => return Err(blame(e)),
             }
         }
         Err(CliError::failed(format_args!(
@@ -116,10 +126,17 @@ fn interface_name(index: u32) -> Result<String, CliError> {
     route::interface_name(index).map_err(|e| CliError::failed(format_args!("interface {index}: {e}")))
 }
 
-/// Opens a device by its name; a name that is wrong is a mistake in usage.
+/// Opens a device by its name.
 pub fn open(name: &str, options: &OpenOptions) -> Result<Host, CliError> {
-    Host::open(name, options).map_err(|e| match e {
-        OpenError::Name { .. } | OpenError::Address { .. } => CliError::usage(e),
+    Host::open(name, options).map_err(blame)
+}
+
+/// A name that is wrong, and a capture that would overwrite something else, are mistakes in usage.
+fn blame(error: OpenError) -> CliError {
+    match error {
+        OpenError::Name { .. } | OpenError::Address { .. } | OpenError::NoCapture { .. } => {
+            CliError::usage(error)
+        }
         other => CliError::failed(other),
-    })
+    }
 }

@@ -41,7 +41,7 @@ fn list(as_json: bool) -> Result<(), CliError> {
                 "interface_mtu": interface.mtu, "active_mtu": mtu,
             }))?;
         } else {
-            let mtu = mtu.map_or_else(|| "too small for RoCE".to_owned(), |mtu| format!("path MTU {mtu}"));
+            let mtu = mtu.map_or_else(|| "too small for RoCE".to_owned(), |mtu| format!("active MTU {mtu}"));
             let line = format_args!(
                 "{:<40} {:<12} interface MTU {:<6} {mtu}",
                 device.name, interface.name, interface.mtu

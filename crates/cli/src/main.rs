@@ -61,6 +61,7 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
+    end_on_panic();
     // A server tells what it does; a client's errors are its command's outcome, not to be told twice.
     init_logging(match &cli.command {
         Command::Serve(_) => "warn,everywire=info",
@@ -80,6 +81,15 @@ fn main() -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => error.report(),
     }
+}
+
+/// A panic on whatever thread or task ends the program: a server that has lost a part of itself must not stay and look well.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        tell(info);
+        std::process::exit(1);
+    }));
 }
 
 /// Logs go to standard error, so that standard output stays data.

@@ -1,4 +1,5 @@
-//! Names of peers on the command line: `ADDRESS`, `ADDRESS:PORT`, `[V6]:PORT`, `V6%INTERFACE`.
+//! Names of peers on the command line: `ADDRESS`, `ADDRESS:PORT`, `[V6]:PORT`, `V6%INTERFACE`, and `localhost`, which is where
+//! servers listen by default. No other name is resolved.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -18,6 +19,7 @@ impl FromStr for PeerName {
 
     fn from_str(text: &str) -> Result<PeerName, String> {
         let (host, port) = split_port(text)?;
+        let host = if host.eq_ignore_ascii_case("localhost") { "127.0.0.1" } else { host };
         let (ip, scope_id) = address(host)?;
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         if link_local && scope_id == 0 {
@@ -80,6 +82,7 @@ mod tests {
         assert_eq!(addr("2001:db8::1"), "[2001:db8::1]:9");
         assert_eq!(addr("[2001:db8::1]:4420"), "[2001:db8::1]:4420");
         assert_eq!(addr("fe80::1%lo"), "[fe80::1%1]:9");
+        assert_eq!((&*addr("localhost"), &*addr("localhost:4420")), ("127.0.0.1:9", "127.0.0.1:4420"));
     }
 
     #[test]

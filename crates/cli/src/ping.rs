@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, default_value_t = DEFAULT_PORT)]
     port: u16,
     /// Turns to take.
-    #[arg(short = 'C', long, default_value_t = 5)]
+    #[arg(short = 'C', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
     /// Bytes of each buffer, 1 to 65536.
     #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]

@@ -76,6 +76,7 @@ fn launch(arguments: Vec<String>) -> Result<Result<SecondProcess, NotStarted>, C
     }
     let mut child = command
         .spawn()
+        .map_err(everywire_net::with_limit)
         .map_err(|e| CliError::failed(format_args!("cannot start {}: {e}", program.display())))?;
     let stdin = child.stdin.take();
     let (Some(out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {

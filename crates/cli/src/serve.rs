@@ -76,6 +76,14 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     if args.capture.is_some() && config.devices.len() > 1 {
         return Err(CliError::usage("--capture takes one device: each has its own packets"));
     }
+    if let Some(capture) = &args.capture
+        && let Some(backend) = config.backend_at(capture)
+    {
+        let (capture, backend) = (capture.display(), backend.display());
+        return Err(CliError::usage(format_args!(
+            "--capture {capture}: it is the backend {backend}, which a capture would overwrite"
+        )));
+    }
     let options = OpenOptions { capture: args.capture.clone(), ..OpenOptions::default() };
     if args.until_stdin_ends {
         second::end_with_stdin();
@@ -132,19 +140,20 @@ fn describe(config: &Config) {
 }
 
 /// What asks a server to stop.
-struct Signals {
+pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Signals, CliError> {
+    /// Watches from now on; within a runtime.
+    pub fn new() -> Result<Signals, CliError> {
         let watch = |kind| signal(kind).map_err(|e| CliError::failed(format_args!("watch for signals: {e}")));
         Ok(Signals { terminate: watch(SignalKind::terminate())?, interrupt: watch(SignalKind::interrupt())? })
     }
 
     /// Waits for the next one; its name.
-    async fn next(&mut self) -> &'static str {
+    pub async fn next(&mut self) -> &'static str {
         match select(self.terminate.recv(), self.interrupt.recv()).await {
             Either::First(_) => "SIGTERM",
             Either::Second(_) => "SIGINT",

@@ -5,11 +5,13 @@
 //! (`HiddenId`), so that Wireshark can check ICRCs too. MAC addresses are made up from the IP addresses (02:…). Raw Ethernet
 //! frames are written as they are.
 //!
-//! A capture that cannot be written any more ends with a warning; it never stops the device.
+//! A capture that cannot be written any more ends with a warning; it never stops the device. What is no capture is never
+//! overwritten.
 
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Read};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,6 +24,15 @@ use everywire_wire::{HiddenId, IcrcV4, MacAddr, UdpFrame};
 
 /// Bytes kept in memory before the file is written.
 const BUFFER: usize = 1 << 20;
+
+/// How captures begin: pcapng's section header, then pcap in both byte orders, with micro- and nanoseconds.
+const MAGICS: [[u8; 4]; 5] = [
+    [0x0a, 0x0d, 0x0d, 0x0a],
+    [0xa1, 0xb2, 0xc3, 0xd4],
+    [0xd4, 0xc3, 0xb2, 0xa1],
+    [0xa1, 0xb2, 0x3c, 0x4d],
+    [0x4d, 0x3c, 0xb2, 0xa1],
+];
 
 /// A datagram as a socket knows it.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +61,30 @@ pub struct Capture {
 }
 
 impl Capture {
+    /// Whether a capture may be written to `path`: there is nothing, an empty file, an older capture, or a pipe. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// `AlreadyExists` with what it is instead; or it cannot be looked at.
+    pub fn may_write(path: &Path) -> io::Result<()> {
+        let kind = match std::fs::metadata(path) {
+            Ok(meta) => meta.file_type(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if kind.is_dir() || kind.is_block_device() {
+            let what = if kind.is_dir() { "it is a directory" } else { "it is a block device" };
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        }
+        if kind.is_file() { holds_a_capture(&mut File::open(path)?) } else { Ok(()) }
+    }
+
     /// Creates the file and writes its head; `device` is what Wireshark shows as the interface.
     ///
     /// # Errors
-    /// What the file system said.
+    /// What the file system said; as [`Capture::may_write`].
     pub fn create(path: &Path, device: &str) -> io::Result<Capture> {
-        let file = BufWriter::with_capacity(BUFFER, File::create(path)?);
+        let file = BufWriter::with_capacity(BUFFER, open(path)?);
         let mut writer = Writer::new(file, concat!("everywire ", env!("CARGO_PKG_VERSION")))?;
         let interface = writer.add_interface(device, "RDMA device of this process", LinkType::ETHERNET)?;
         writer.flush()?;
@@ -170,6 +199,30 @@ impl Drop for Capture {
     }
 }
 
+/// Opens the file, empty. What is in it is looked at through the same descriptor, so that nobody can put another in its place.
+fn open(path: &Path) -> io::Result<File> {
+    Capture::may_write(path)?;
+    if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        return OpenOptions::new().write(true).open(path);
+    }
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    holds_a_capture(&mut file)?;
+    file.set_len(0)?;
+    io::Seek::rewind(&mut file)?;
+    Ok(file)
+}
+
+/// That a file is empty or begins as captures do.
+fn holds_a_capture(file: &mut File) -> io::Result<()> {
+    let mut magic = [0; 4];
+    let has = file.metadata()?.len();
+    if has == 0 || (has >= 4 && file.read_exact(&mut magic).is_ok() && MAGICS.contains(&magic)) {
+        return Ok(());
+    }
+    let text = format!("it holds {has} bytes that are no pcap or pcapng capture, and is not overwritten");
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+}
+
 fn ip_header(datagram: &Datagram<'_>, id: u16, flags_frag: u16) -> Option<IpHeader> {
     match (datagram.src.ip(), datagram.dst.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IpHeader::V4(Ipv4Header {
@@ -269,6 +322,27 @@ mod tests {
     }
 
     /// What the socket hides comes back: Identifications as the kernel wrote them, and nothing malformed.
+    #[test]
+    fn what_is_no_capture_is_not_overwritten() {
+        let path = std::env::temp_dir().join(format!("everywire-capture-{}", std::process::id()));
+        std::fs::write(&path, b"a letter").unwrap();
+        for result in [Capture::may_write(&path), Capture::create(&path, "x").map(drop)] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("8 bytes that are no pcap or pcapng capture"), "{text}");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"a letter");
+        std::fs::write(&path, b"").unwrap();
+        drop(Capture::create(&path, "x").unwrap());
+        let first = std::fs::read(&path).unwrap();
+        // A capture is written anew, with nothing left of the old one.
+        std::fs::write(&path, [&first[..], &[7; 4096]].concat()).unwrap();
+        drop(Capture::create(&path, "x").unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), first);
+        std::fs::remove_file(&path).unwrap();
+        assert!(Capture::may_write(Path::new("/")).unwrap_err().to_string().contains("directory"));
+        assert!(Capture::may_write(Path::new("/dev/null")).is_ok());
+    }
+
     #[test]
     fn received_datagrams_get_their_identification_back() {
         for file in ["rping.pcap", "rping6.pcap"] {

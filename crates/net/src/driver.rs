@@ -15,14 +15,14 @@ mod wire;
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use everywire_verbs::{Device, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck, Mtu};
+use everywire_verbs::{Device, DeviceConfig, DeviceLimits, GidEntry, Guid, IcrcCheck, Mtu};
 
 use crate::capture::Capture;
-use crate::error::OpenError;
+use crate::error::{OpenError, with_limit};
 use crate::link::Link;
 use crate::raw::RawPort;
 use crate::route::{self, Interface};
@@ -73,8 +73,16 @@ impl Host {
     /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets) or `rocev2-raw:INTERFACE/ADDRESS`.
     ///
     /// # Errors
-    /// In words: a name that is none, an address that is not this host's, who owns the address if somebody does.
+    /// In words: a name that is none, an address that is not this host's, who owns the address if somebody does, which limit
+    /// was met; a capture that would overwrite something else.
     pub fn open(name: &str, options: &OpenOptions) -> Result<Host, OpenError> {
+        if let Some(path) = &options.capture {
+            Capture::may_write(path).map_err(|error| capture_error(path, error).with_limit())?;
+        }
+        Host::open_device(name, options).map_err(OpenError::with_limit)
+    }
+
+    fn open_device(name: &str, options: &OpenOptions) -> Result<Host, OpenError> {
         let spec = DeviceSpec::parse(name)?;
         let (ip, scope_id) = (spec.ip, spec.scope_id);
         let system = |step| move |source| OpenError::System { step, ip, source };
@@ -97,6 +105,7 @@ impl Host {
         let config = DeviceConfig {
             name: name.to_owned(),
             gids: vec![GidEntry { ip, scope_id, interface: Some(interface.name.clone()) }],
+            node_guid: node_guid(ip, interface.mac),
             active_mtu: active_mtu(&interface, options.mtu)?,
             limits: options.limits.clone(),
             seed,
@@ -105,16 +114,21 @@ impl Host {
             ..DeviceConfig::default()
         };
         let capture = match &options.capture {
-            Some(path) => Some(
-                Capture::create(path, name)
-                    .map_err(|source| OpenError::Capture { path: path.clone(), source })?,
-            ),
+            Some(path) => Some(Capture::create(path, name).map_err(|error| capture_error(path, error))?),
             None => None,
         };
         let device = Device::new(config);
-        let link = Link::watch(interface.index)
-            .inspect_err(|error| tracing::debug!(%error, "the port's state is not watched"));
-        let engine = Engine::new(device.clone(), Wire { port, capture, local: ip }, link.ok())
+        let link = match Link::watch(interface.index) {
+            Ok(link) => Some(link),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                return Err(system("watch the interface")(error));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the port's state is not watched");
+                None
+            }
+        };
+        let engine = Engine::new(device.clone(), Wire { port, capture, local: ip }, link)
             .map_err(system("watch the sockets"))?;
         let shared = Arc::new(Shared::new(engine));
         let installed = device.install_progress(shared.clone());
@@ -141,16 +155,16 @@ impl Host {
     /// Starts a background thread that drives the device and sleeps when nothing happens.
     ///
     /// # Errors
-    /// `AlreadyExists` if the device has a driver; or no thread could be started.
+    /// `AlreadyExists` if the device has a driver; or there is no thread, or no descriptor for it to sleep on.
     pub fn spawn_thread(&self) -> io::Result<()> {
+        let bed = thread::Bed::new(&self.shared).map_err(with_limit)?;
         self.claim(Mode::Thread)?;
         let shared = self.shared.clone();
-        let name = self.device.name().to_owned();
-        let thread = std::thread::Builder::new().name(format!("ew {name}")).spawn(move || {
-            if let Err(error) = thread::run(&shared) {
-                tracing::error!(device = name, %error, "the device's driver thread ends");
-            }
-        })?;
+        let name = format!("ew {}", self.device.name());
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || thread::run(&shared, &bed))
+            .inspect_err(|_| self.shared.release())?;
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
     }
@@ -158,14 +172,18 @@ impl Host {
     /// Makes the driver a task of this runtime, on whose thread everything then runs.
     ///
     /// # Errors
-    /// `AlreadyExists` if the device has a driver.
+    /// `AlreadyExists` if the device has a driver; or there are no descriptors for it to sleep on.
     pub fn run(&self, runtime: &TokioRt) -> io::Result<()> {
+        let bed = {
+            let _guard = runtime.enter();
+            task::Bed::new(&self.shared).map_err(with_limit)?
+        };
         self.claim(Mode::Task)?;
         let shared = self.shared.clone();
         let name = self.device.name().to_owned();
         runtime.spawn_local(async move {
-            if let Err(error) = task::run(shared).await {
-                tracing::error!(device = name, %error, "the device's driver task ends");
+            if let Err(error) = task::run(shared, bed).await {
+                tracing::debug!(device = name, %error, "the device's driver task ends with its runtime");
             }
         });
         Ok(())
@@ -208,6 +226,31 @@ pub(crate) fn inline_hosts() -> Vec<Arc<Shared>> {
     let mut hosts = INLINE_HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
     hosts.retain(|host| host.upgrade().is_some_and(|host| host.mode() != Mode::Closed));
     hosts.iter().filter_map(Weak::upgrade).filter(|host| host.mode() == Mode::Inline).collect()
+}
+
+fn capture_error(path: &Path, error: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => OpenError::NoCapture { path, why: error.to_string() },
+        _ => OpenError::Capture { path, source: error },
+    }
+}
+
+/// The same for an address as long as it stays on its interface, and another for every address: one host may have many
+/// devices, of several processes. FNV-1a of both; a locally administered EUI-64 that is no group's.
+fn node_guid(ip: IpAddr, mac: Option<[u8; 6]>) -> Guid {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    };
+    match ip {
+        IpAddr::V4(v4) => add(&v4.octets()),
+        IpAddr::V6(v6) => add(&v6.octets()),
+    }
+    add(&mac.unwrap_or_default());
+    Guid(hash & !(0x01 << 56) | 0x02 << 56)
 }
 
 fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {

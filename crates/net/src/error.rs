@@ -37,7 +37,7 @@ pub enum OpenError {
     },
     /// Somebody has UDP port 4791 of the address.
     #[error(
-        "cannot open a device at {addr}: {owner}; one device owns an address, another 127.x address is free for use"
+        "cannot open a device at {addr}: {owner}; one device owns an address, {}", another_address(addr.ip())
     )]
     InUse {
         /// Address and port.
@@ -85,6 +85,17 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The capture would overwrite something that is none.
+    #[error("no capture is written to {path:?}: {why}")]
+    NoCapture {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        why: String,
+    },
+    /// The process, or the system, has no file descriptors left.
+    #[error("cannot open the device: {0}")]
+    Descriptors(String),
     /// The capture file cannot be written.
     #[error("cannot write the capture {path:?}: {source}")]
     Capture {
@@ -103,4 +114,72 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    /// The same, with the limit named if file descriptors have run out.
+    pub(crate) fn with_limit(self) -> OpenError {
+        let source = match &self {
+            OpenError::NotOurs { source, .. }
+            | OpenError::SourcePorts { source, .. }
+            | OpenError::NoRawPrivilege { source, .. }
+            | OpenError::Capture { source, .. }
+            | OpenError::System { source, .. } => source,
+            _ => return self,
+        };
+        out_of_descriptors(source).map_or(self, OpenError::Descriptors)
+    }
+}
+
+/// The same error, with the limit named if file descriptors have run out.
+pub fn with_limit(error: io::Error) -> io::Error {
+    match out_of_descriptors(&error) {
+        Some(text) => io::Error::new(error.kind(), text),
+        None => error,
+    }
+}
+
+/// Which limit was met, if the error is of having no file descriptors left.
+fn out_of_descriptors(error: &io::Error) -> Option<String> {
+    match error.raw_os_error()? {
+        libc::EMFILE => Some(match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+            Some(limit) => format!("this process may have only {limit} file descriptors open (ulimit -n)"),
+            None => "this process has no file descriptors left (ulimit -n)".to_owned(),
+        }),
+        libc::ENFILE => Some("the system has no file descriptors left (sysctl fs.file-max)".to_owned()),
+        _ => None,
+    }
+}
+
+/// What to do about an address that is in use.
+fn another_address(ip: IpAddr) -> &'static str {
+    if ip.is_loopback() && ip.is_ipv4() {
+        "another 127.x address is free for use"
+    } else {
+        "so name another with --device, or add an address to the interface"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_was_met_is_named() {
+        let source = io::Error::from_raw_os_error(libc::EMFILE);
+        let error = OpenError::SourcePorts { ip: [127, 0, 0, 1].into(), tries: 256, source }.with_limit();
+        let text = error.to_string();
+        assert!(text.contains("ulimit -n") && !text.contains("256 tries"), "{text}");
+        assert!(with_limit(io::Error::from_raw_os_error(libc::ENFILE)).to_string().contains("file-max"));
+        assert_eq!(with_limit(io::ErrorKind::NotFound.into()).kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_loopback_hint_is_for_loopback() {
+        let text = |addr: &str| {
+            OpenError::InUse { addr: addr.parse().unwrap(), owner: "held".to_owned() }.to_string()
+        };
+        assert!(text("127.0.0.1:4791").contains("another 127.x address"));
+        assert!(text("192.0.2.1:4791").contains("--device") && !text("192.0.2.1:4791").contains("127.x"));
+    }
 }

@@ -12,14 +12,25 @@ use rustix::event::{EventfdFlags, eventfd};
 #[derive(Debug)]
 pub(crate) struct Signal {
     set: AtomicBool,
-    event: OwnedFd,
+    /// `None` where there was none to be had; whoever waits must look now and then.
+    event: Option<OwnedFd>,
 }
 
 impl Signal {
     /// One that is not set.
     pub(crate) fn new() -> io::Result<Arc<Signal>> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Signal { set: AtomicBool::new(false), event }))
+        Ok(Arc::new(Signal { set: AtomicBool::new(false), event: Some(event) }))
+    }
+
+    /// One that no descriptor shows.
+    pub(crate) fn without_descriptor() -> Arc<Signal> {
+        Arc::new(Signal { set: AtomicBool::new(false), event: None })
+    }
+
+    /// Readable once it is set.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether it is set.
@@ -30,18 +41,12 @@ impl Signal {
     /// Unsets it and says whether it was set.
     pub(crate) fn take(&self) -> bool {
         let set = self.set.swap(false, Ordering::SeqCst);
-        if set {
+        if set && let Some(event) = &self.event {
             // A waker that has not written yet makes the descriptor readable once too often, no more.
             let mut count = [0; 8];
-            let _ = rustix::io::read(&self.event, &mut count);
+            let _ = rustix::io::read(event, &mut count);
         }
         set
-    }
-}
-
-impl AsFd for Signal {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
     }
 }
 
@@ -51,8 +56,10 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.set.swap(true, Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        if !self.set.swap(true, Ordering::SeqCst)
+            && let Some(event) = &self.event
+        {
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
         }
     }
 }

@@ -11,12 +11,13 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use everywire_verbs::rt::{LocalFuture, Rt, Runtime};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::driver::{Patience, Shared, entropy, inline_hosts, timespec};
+use crate::error::with_limit;
 use crate::event::Signal;
 
 /// The runtime of protocol code on real sockets: tokio, one thread.
@@ -30,9 +31,11 @@ impl TokioRt {
     /// Makes one.
     ///
     /// # Errors
-    /// The system gives no epoll.
+    /// The system gives no epoll, or not the descriptors for it; the limit is named.
     pub fn new() -> io::Result<TokioRt> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        spare_descriptors().map_err(with_limit)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(with_limit)?;
         Ok(TokioRt { runtime, local: Rc::new(tokio::task::LocalSet::new()) })
     }
 
@@ -46,12 +49,28 @@ impl TokioRt {
         self.local.block_on(&self.runtime, future)
     }
 
+    /// Makes this the runtime that descriptors are watched by, until the guard is dropped.
+    pub(crate) fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
+        self.runtime.enter()
+    }
+
     /// Runs `future` on this runtime whenever it runs.
     pub(crate) fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
         let _guard = self.runtime.enter();
         // Dropping tokio's handle lets the task run on.
         drop(self.local.spawn_local(future));
     }
+}
+
+/// Descriptors that a runtime takes: its epoll, its wakers, and the pipes of signals.
+const RUNTIME_DESCRIPTORS: usize = 10;
+/// How often to look where no descriptor tells.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// That there are descriptors for a runtime: tokio panics where it gets none for signals.
+fn spare_descriptors() -> io::Result<()> {
+    let held = (0..RUNTIME_DESCRIPTORS).map(|_| Signal::new()).collect::<io::Result<Vec<_>>>();
+    held.map(drop)
 }
 
 struct Handle {
@@ -84,8 +103,8 @@ impl Runtime for Handle {
 /// pays, else asleep until a socket or a waker calls.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
-    // Without an eventfd there is no waiting; descriptors have run out then.
-    let signal = Signal::new().unwrap_or_else(|error| panic!("block_on needs an eventfd: {error}"));
+    // Where descriptors have run out, it waits by looking now and then.
+    let signal = Signal::new().unwrap_or_else(|_| Signal::without_descriptor());
     let waker = Waker::from(signal.clone());
     let mut cx = Context::from_waker(&waker);
     let mut patience = Patience::default();
@@ -141,8 +160,10 @@ fn sleep(signal: &Signal, waker: &Waker, hosts: &[Arc<Shared>], deadline: Option
     }
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-    polled.push(PollFd::from_borrowed_fd(signal.as_fd(), PollFlags::IN));
-    let timeout = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+    polled.extend(signal.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    let blind = polled.len() <= hosts.len();
+    let wait = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+    let timeout = wait.into_iter().chain(blind.then_some(LOOK_EVERY)).min().map(timespec);
     // Whatever it says, the caller looks at everything again.
     let _ = poll(&mut polled, timeout.as_ref());
 }
@@ -151,7 +172,6 @@ fn sleep(signal: &Signal, waker: &Waker, hosts: &[Arc<Shared>], deadline: Option
 mod tests {
     use super::*;
     use everywire_verbs::rt::channel;
-    use std::time::Duration;
 
     #[test]
     fn block_on_waits_for_another_thread() {

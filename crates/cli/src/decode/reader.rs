@@ -34,10 +34,17 @@ struct Interfaces {
     number: u64,
 }
 
-/// Calls `each` with every frame of `path`, in order; stops at the first error that `each` returns.
+/// Calls `each` with every frame of `path` (`-`: standard input), in order; stops at the first error that `each` returns.
 pub fn for_each(path: &Path, each: impl FnMut(Frame) -> Result<(), CliError>) -> Result<(), CliError> {
-    let file = std::fs::File::open(path)
-        .map_err(|e| CliError::failed(format_args!("cannot open {}: {e}", path.display())))?;
+    if path == Path::new("-") {
+        return for_each_in(std::io::stdin(), Path::new("standard input"), each);
+    }
+    let cannot =
+        |why: &dyn std::fmt::Display| CliError::failed(format_args!("cannot read {}: {why}", path.display()));
+    let file = std::fs::File::open(path).map_err(|e| cannot(&e))?;
+    if file.metadata().is_ok_and(|meta| meta.is_dir()) {
+        return Err(cannot(&"it is a directory"));
+    }
     for_each_in(file, path, each)
 }
 
@@ -78,12 +85,13 @@ pub fn for_each_in(
     }
 }
 
-fn not_a_capture<E: std::fmt::Debug>(path: &Path, error: &PcapError<E>) -> CliError {
+fn not_a_capture<E>(path: &Path, error: &PcapError<E>) -> CliError {
     let why = match error {
         PcapError::HeaderNotRecognized | PcapError::Eof => "neither a pcap nor a pcapng file".to_owned(),
         PcapError::BufferTooSmall => format!("a record is longer than {READ_AHEAD} bytes"),
         PcapError::UnexpectedEof | PcapError::Incomplete(_) => "the file ends within its header".to_owned(),
-        other => format!("damaged capture file ({other:?})"),
+        PcapError::ReadError => "it cannot be read".to_owned(),
+        _ => "the capture is damaged: where a record should begin there is none".to_owned(),
     };
     CliError::failed(format_args!("{}: {why}", path.display()))
 }

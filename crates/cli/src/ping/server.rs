@@ -2,33 +2,49 @@
 
 use std::net::SocketAddr;
 
+use everywire_net::TokioRt;
+use everywire_verbs::rt::{Either, select};
 use everywire_verbs::{
-    Access, ConnParam, ConnectRequest, Device, ListenOptions, MemoryRegion, SendOp, SendWr,
+    Access, ConnParam, ConnectRequest, Device, ListenOptions, Listener, MemoryRegion, SendOp, SendWr,
 };
 
 use super::{ADVERT_LEN, Advert, Args, Endpoint, MAX_SIZE, between};
 use crate::error::{self, CliError, print};
+use crate::serve::Signals;
 
-/// Serves one client, or with `--persistent` one after another.
+/// Serves one client, or with `--persistent` one after another. SIGTERM or SIGINT ends it in order.
 pub fn run(args: &Args) -> Result<(), CliError> {
     let host = args.device.open_to_serve()?;
+    let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
+    host.run(&runtime).map_err(CliError::failed)?;
     let device = host.device();
     let ip = device.gids().first().ok_or_else(|| CliError::failed("the device has no address"))?;
     let addr = everywire_net::route::with_scope(ip.ip, args.port, ip.scope_id);
     let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
-    eprintln!("ping: listening on {addr}");
-    everywire_net::block_on(async {
-        loop {
-            let request = listener.next_request().await.map_err(CliError::failed)?;
-            let served = serve(args, device, request).await;
-            if !args.persistent {
-                return served;
-            }
-            if let Err(e) = served {
-                eprintln!("everywire: {e}");
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        eprintln!("ping: listening on {addr}");
+        match select(answer_all(args, device, &listener), signals.next()).await {
+            Either::First(ended) => ended,
+            Either::Second(name) => {
+                eprintln!("ping: stopped by {name}");
+                Ok(())
             }
         }
     })
+}
+
+async fn answer_all(args: &Args, device: &Device, listener: &Listener) -> Result<(), CliError> {
+    loop {
+        let request = listener.next_request().await.map_err(CliError::failed)?;
+        let served = serve(args, device, request).await;
+        if !args.persistent {
+            return served;
+        }
+        if let Err(e) = served {
+            eprintln!("everywire: {e}");
+        }
+    }
 }
 
 async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<(), CliError> {

@@ -5,10 +5,12 @@
 
 mod fields;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::io::Read;
 use std::path::Path;
 
-use everywire_block::BackendSpec;
+use everywire_block::{BackendSpec, FileIdentity};
 use everywire_net::DeviceSpec;
 use everywire_nvmeof::Nqn;
 use everywire_verbs::DeviceLimits;
@@ -24,6 +26,8 @@ pub const NVME_PORT: u16 = 4420;
 const MIN_QUEUE_ENTRIES: u16 = 32;
 /// Most in-capsule data: every receive of every queue has room for it.
 const MAX_IN_CAPSULE: u32 = 64 << 10;
+/// Most bytes of a configuration file.
+const MAX_FILE: u64 = 1 << 20;
 /// Where a target listens if nothing is said.
 const DEFAULT_DEVICE: &str = "rocev2:127.0.0.1";
 
@@ -221,7 +225,41 @@ impl Config {
                 return Err(format!("subsystem {} has no namespace", subsystem.nqn));
             }
         }
+        self.check_files()
+    }
+
+    /// A file that is written belongs to one namespace, by whatever names it goes.
+    fn check_files(&self) -> Result<(), String> {
+        let mut seen: HashMap<FileIdentity, (&Path, bool)> = HashMap::new();
+        for (path, read_only, identity) in self.files() {
+            if let Some((other, other_ro)) = seen.insert(identity, (path, read_only))
+                && !(read_only && other_ro)
+            {
+                let (path, other) = (path.display(), other.display());
+                return Err(if path.to_string() == other.to_string() {
+                    format!("{path} is the backend of two namespaces; a file has one writer")
+                } else {
+                    format!(
+                        "{path} and {other} are one file, and the backend of two namespaces; a file has one writer"
+                    )
+                });
+            }
+        }
         Ok(())
+    }
+
+    /// The files of all backends that can be looked at, and whether they are only read.
+    fn files(&self) -> impl Iterator<Item = (&Path, bool, FileIdentity)> {
+        self.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces).filter_map(|namespace| {
+            let BackendSpec::File { path, options } = &namespace.backend else { return None };
+            Some((path.as_path(), options.read_only, FileIdentity::of(path).ok()?))
+        })
+    }
+
+    /// The backend that a capture to this file would overwrite.
+    pub fn backend_at(&self, capture: &Path) -> Option<&Path> {
+        let wanted = FileIdentity::of(capture).ok()?;
+        self.files().find(|(.., identity)| *identity == wanted).map(|(path, ..)| path)
     }
 }
 
@@ -255,8 +293,14 @@ impl Config {
 }
 
 fn read(path: &Path) -> Result<File, CliError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| CliError::usage(format_args!("cannot read {}: {e}", path.display())))?;
+    let wrong = |why: &dyn Display| CliError::usage(format_args!("cannot read {}: {why}", path.display()));
+    let mut text = String::new();
+    // What has no end (/dev/zero) is not read for ever.
+    let file = std::fs::File::open(path).map_err(|e| wrong(&e))?;
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|e| wrong(&e))?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(wrong(&"it has more than 1 MiB, the most that a configuration may have"));
+    }
     parse(&text, &path.display().to_string())
 }
 

@@ -82,6 +82,11 @@ impl Shared {
         }
     }
 
+    /// Nobody drives after all: whoever claimed it could not begin.
+    pub(crate) fn release(&self) {
+        self.mode.store(Mode::Inline as u8, Ordering::Release);
+    }
+
     /// Ends all driving but that of whoever closes.
     pub(crate) fn close(&self) {
         self.mode.store(Mode::Closed as u8, Ordering::Release);

@@ -23,20 +23,40 @@ use super::thread::timespec;
 /// How often to let the other tasks run after a few datagrams came: the first task that they wake may wake a second, and
 /// what that one sends should leave before an acknowledgement does. After more, sending early keeps both sides at work.
 const YIELDS: usize = 2;
+/// How often to look where no alarm can be set.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// What is few.
 const FEW: usize = 4;
 
-/// Runs until the host is closed.
-pub(crate) async fn run(shared: Arc<Shared>) -> io::Result<()> {
-    let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let sockets = shared.lock().epoll().try_clone_to_owned()?;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-    for fd in [sockets.as_fd(), timer.as_fd()] {
-        epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+/// What the driver sleeps on.
+pub(crate) struct Bed {
+    all: AsyncFd<OwnedFd>,
+    alarm: Alarm,
+}
+
+impl Bed {
+    /// Makes it; within the runtime that is to watch it.
+    ///
+    /// # Errors
+    /// Descriptors have run out.
+    pub(crate) fn new(shared: &Shared) -> io::Result<Bed> {
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let sockets = shared.lock().epoll().try_clone_to_owned()?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        for fd in [sockets.as_fd(), timer.as_fd()] {
+            epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        // SAFETY: the AsyncFd owns the descriptor and nothing else closes it, so it stays open for as long as it is registered.
+        let all = unsafe { AsyncFd::register(all) }?;
+        Ok(Bed { all, alarm: Alarm { timer, set: None } })
     }
-    // SAFETY: the AsyncFd owns the descriptor and nothing else closes it, so it stays open for as long as it is registered.
-    let all = unsafe { AsyncFd::register(all) }?;
-    let mut alarm = Alarm { timer, set: None };
+}
+
+/// Runs until the host is closed. Nothing but the end of the runtime ends it before: where no alarm can be set, it looks
+/// every now and then.
+pub(crate) async fn run(shared: Arc<Shared>, bed: Bed) -> io::Result<()> {
+    let Bed { all, mut alarm } = bed;
     let mut patience = Patience::default();
     while shared.mode() == Mode::Task {
         let (awake, received, deadline) = {
@@ -54,7 +74,11 @@ pub(crate) async fn run(shared: Arc<Shared>) -> io::Result<()> {
             }
             continue;
         }
-        alarm.set(deadline)?;
+        if let Err(error) = alarm.set(deadline) {
+            tracing::debug!(%error, "the driver's alarm cannot be set");
+            tokio::time::sleep(LOOK_EVERY).await;
+            continue;
+        }
         let before = Instant::now();
         sleep(&shared, &all, deadline).await?;
         patience.woken(before.elapsed());

@@ -5,12 +5,13 @@
 
 use std::io;
 use std::num::NonZero;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
 
 use super::shared::{Mode, Patience, Shared};
 use crate::event::Signal;
@@ -20,10 +21,25 @@ const BUSY_INLINE_TURNS: u64 = 32;
 /// How often to look whether it still does.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Runs until the host is closed.
-pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
-    let sockets = shared.lock().epoll().try_clone_to_owned()?;
-    let signal = Signal::new()?;
+/// What the driver sleeps on.
+pub(crate) struct Bed {
+    sockets: OwnedFd,
+    signal: Arc<Signal>,
+}
+
+impl Bed {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// Descriptors have run out.
+    pub(crate) fn new(shared: &Shared) -> io::Result<Bed> {
+        Ok(Bed { sockets: shared.lock().epoll().try_clone_to_owned()?, signal: Signal::new()? })
+    }
+}
+
+/// Runs until the host is closed. Nothing ends it before: where it cannot sleep, it looks every now and then.
+pub(crate) fn run(shared: &Arc<Shared>, bed: &Bed) {
+    let Bed { sockets, signal } = bed;
     let waker = Waker::from(signal.clone());
     // Acknowledgements wait for 20 µs; with the usual slack of the kernel's timers it would be 70.
     let _ = rustix::thread::set_current_timer_slack(NonZero::new(1000));
@@ -45,11 +61,14 @@ pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
         }
         inline_seen = step_back(shared, inline_seen);
         let before = Instant::now();
-        sleep(shared, [sockets.as_fd(), signal.as_fd()], deadline, &waker)?;
+        let fds = std::iter::once(sockets.as_fd()).chain(signal.fd());
+        if let Err(error) = sleep(shared, fds, deadline, &waker) {
+            tracing::debug!(%error, "the driver's thread cannot sleep on its sockets");
+            std::thread::sleep(LOOK_EVERY);
+        }
         signal.take();
         patience.woken(before.elapsed());
     }
-    Ok(())
 }
 
 /// Waits for as long as a program drives the device by polling.
@@ -66,14 +85,15 @@ fn step_back(shared: &Shared, seen: u64) -> u64 {
 }
 
 /// Waits for a socket, a kick or the deadline, to the nanosecond: epoll_wait would round it up to a millisecond.
-fn sleep(
+fn sleep<'a>(
     shared: &Shared,
-    fds: [BorrowedFd<'_>; 2],
+    fds: impl Iterator<Item = BorrowedFd<'a>>,
     deadline: Option<Instant>,
     waker: &Waker,
 ) -> io::Result<()> {
     let Some(_asleep) = shared.fall_asleep(deadline, waker) else { return Ok(()) };
-    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let mut polled: SmallVec<[PollFd<'_>; 2]> =
+        fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     let timeout = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
     match poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
