@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         let told = connection.private_data();
         let remote = Remote {
             addr: u64::from_be_bytes(told[..8].try_into()?),
-            rkey: everywire::verbs::RKey(u32::from_be_bytes(told[8..12].try_into()?)),
+            rkey: RKey(u32::from_be_bytes(told[8..12].try_into()?)),
         };
         mr.write_at(0, b"written from afar")?;
         run(&cq, &client, SendWr::new(1, SendOp::Write { remote }).with_sges([mr.sge(..17)])).await?;

@@ -3,6 +3,9 @@
 //! One crate to depend on. [`verbs`] is the API that programs use; [`net`] puts a device on this machine's network;
 //! [`nvme`] is NVMe over Fabrics on both ends, over the [`block`] backends; [`wire`] is every header as bytes.
 //!
+//! The examples in `crates/everywire/examples` are whole programs, each run by `cargo run -p everywire --example NAME`: `ping`
+//! (SEND and RECV), `one_sided` (WRITE and READ) and `nvme_read` (an NVMe target and an initiator).
+//!
 //! A server and a client, each on its own address, as two processes or, as here, as two devices of one:
 //!
 //! ```
@@ -46,25 +49,41 @@
 #![forbid(unsafe_code)]
 
 /// Every header and message as bytes, both ways.
-pub use everywire_wire as wire;
+pub mod wire {
+    #[doc(inline)]
+    pub use everywire_wire::*;
+}
 
 /// The safe verbs API and the driving contract.
-pub use everywire_verbs as verbs;
+pub mod verbs {
+    #[doc(inline)]
+    pub use everywire_verbs::*;
+}
 
 /// Devices on real sockets, the runtime, and the raw baselines.
-pub use everywire_net as net;
+pub mod net {
+    #[doc(inline)]
+    pub use everywire_net::*;
+}
 
 /// Block backends: sparse RAM, file, null.
-pub use everywire_block as block;
+pub mod block {
+    #[doc(inline)]
+    pub use everywire_block::*;
+}
 
 /// NVMe over Fabrics: target and initiator.
-pub use everywire_nvmeof as nvme;
+pub mod nvme {
+    #[doc(inline)]
+    pub use everywire_nvmeof::*;
+}
 
 /// What most programs need.
 pub mod prelude {
     pub use everywire_net::{Host, OpenOptions, TokioRt, block_on};
     pub use everywire_verbs::{
         Access, CmError, Completion, ConnParam, ConnectOptions, Connection, Cq, Device, ListenOptions,
-        Listener, MemoryRegion, Pd, Qp, QpInit, QpType, RecvWr, Remote, SendOp, SendWr, VerbsError, WcStatus,
+        Listener, MemoryRegion, Pd, Qp, QpInit, QpType, RKey, RecvWr, Remote, SendOp, SendWr, VerbsError,
+        WcStatus,
     };
 }
