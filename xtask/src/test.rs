@@ -59,6 +59,7 @@ const STEPS: &[Step] = &[
         suite("unit", &[&["--workspace", "--lib", "--bins", "--tests"], &apart[..]].concat())
     }),
     ("simulation", || suite("simulation", &["--package", "everywire-sim", "--lib", "--tests"])),
+    ("mutants", mutants),
     ("fuzz", || suite("fuzz", &["--package", "everywire-fuzz", "--lib", "--tests"])),
     ("doctests", || suite("doctests", &["--workspace", "--doc"])),
     ("examples", examples),
@@ -162,6 +163,18 @@ fn count(output: &str) -> Tally {
 /// How many tests the lines `test: reason` speak of.
 fn skipped(lines: &str) -> usize {
     lines.lines().filter_map(|l| l.split_once(": ")).map(|l| l.0).collect::<HashSet<_>>().len()
+}
+
+/// A sample of the mutants; `cargo xtask soak mutants` tries all. The first takes a build, each more a few seconds.
+fn mutants() -> Result<Outcome, String> {
+    let mut tally = Tally::default();
+    crate::mutants::run(&["icrc".into(), "duplicate-request".into()], &mut |end| {
+        if end.noticed.is_none() {
+            println!("    mutant {}: nothing noticed: {}", end.name, end.why);
+        }
+        tally.add(Tally::one(end.noticed.is_some()));
+    })?;
+    Ok(Outcome::Counted(tally))
 }
 
 /// Every example of the facade crate, run to its end.
