@@ -49,6 +49,11 @@ impl CliError {
         CliError { blame: Blame::Mismatch, text: text.to_string() }
     }
 
+    /// The same failure with more to say.
+    pub fn and(self, more: impl Display) -> CliError {
+        CliError { text: format!("{}; {more}", self.text), ..self }
+    }
+
     /// Prints the text on standard error and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if self.blame == Blame::ReaderLeft {

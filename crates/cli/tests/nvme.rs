@@ -102,6 +102,12 @@ fn input_that_ends_within_a_block() {
     assert!(all("16384") == expected);
     let past = nvme(14, "write", 13, &["--offset", "1044480"], vec![1; 4097]).expect(2);
     assert!(past.stderr.contains("ends at 1048576"), "{}", past.stderr);
+    assert!(past.stderr.contains("0 bytes were written at 1044480"), "{}", past.stderr);
+    let _large = serve(17, "ram:5MiB");
+    let full = nvme(18, "write", 17, &[], noise(6 << 20)).expect(2);
+    for words in ["ends at 5242880", "ended early: 4194304 bytes were written at 0"] {
+        assert!(full.stderr.contains(words), "{words}: {}", full.stderr);
+    }
 }
 
 /// The log of a server says who was refused and why, whose connection ended, and whose command met a broken disk.
@@ -144,6 +150,24 @@ fn the_log_says_who() {
     let broken = as_host("read", friend, &[NQN, "--offset", "512KiB", "--length", "4096"]).expect(3);
     assert!(broken.stderr.contains("Unrecovered Read Error"), "{}", broken.stderr);
     says(&["WARN", friend, NQN, "namespace 5", "read at 524288", "Unrecovered Read Error"]);
+}
+
+/// An outage in the middle is in the numbers, and told: nobody takes them for those of a quiet run.
+#[test]
+fn bench_tells_of_an_outage() {
+    let server = serve(19, "ram:8MiB");
+    let host = std::thread::spawn(|| nvme(20, "bench", 19, &["--seconds", "3", "--json"], Vec::new()));
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    drop(server);
+    let _server = serve(19, "ram:8MiB");
+    let outcome = host.join().unwrap().expect(0);
+    let result = outcome.json();
+    assert!(result["reconnects"].as_u64() >= Some(1), "{result}");
+    // A lost controller is tried half a second later at the earliest.
+    assert!(result["max_us"].as_f64().unwrap() > 4e5, "{result}");
+    for words in ["connection lost", "reconnecting for at most 30s", "reconnected after"] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
 }
 
 /// A disk here, and the same READs as raw UDP beside it.

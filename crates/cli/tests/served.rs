@@ -77,3 +77,38 @@ fn idle_hosts_cost_no_processor_and_little_memory() {
         }
     });
 }
+
+/// What a host provokes does not become as many lines of log; and none is lost silently.
+#[test]
+fn the_log_of_refusals_is_bounded_and_adds_up() {
+    const REFUSED: usize = 60;
+    let server = Server::start(&["serve", "--device", &device(3), "--nvme", &format!("{NQN}=ram:1MiB")]);
+    let runtime = TokioRt::new().expect("a runtime");
+    let host = Host::open(&device(4), &OpenOptions::default()).expect("a device");
+    host.run(&runtime).expect("a driver");
+    let rt = runtime.handle();
+    let address: SocketAddr = format!("{}:4420", ip(3)).parse().expect("an address");
+    let nqn = "nqn.2026-11.example:nobody".parse().expect("an NQN");
+    let seconds = runtime.block_on(async {
+        let start = rt.now();
+        for number in 0..REFUSED {
+            let identity = HostIdentity::from_uuid(uuid::Uuid::from_u128(1 + number as u128));
+            let options = InitiatorOptions::default();
+            let refused = Controller::connect(&rt, host.device(), address, &nqn, &identity, options).await;
+            assert!(refused.is_err());
+        }
+        // Until the last period has ended.
+        let took = rt.now() - start;
+        rt.sleep(Duration::from_millis(2500)).await;
+        took.as_secs_f64()
+    });
+    let told = server.lines_with("Connect refused").len();
+    let most = 10 * (seconds.ceil() as usize + 1);
+    assert!(told <= most, "{told} lines in {seconds} s");
+    let left_out: usize = server
+        .lines_with("more like this left out")
+        .iter()
+        .filter_map(|line| line.split("4420: ").nth(1)?.split(' ').next()?.parse::<usize>().ok())
+        .sum();
+    assert_eq!(told + left_out, REFUSED, "told and left out");
+}

@@ -116,6 +116,7 @@ fn reconnects_after_the_target_was_killed() {
                 write_and_read(&disk, (round % 16) * 65536, 65536, round).await;
                 host.rt.sleep(Duration::from_millis(50)).await;
             }
+            assert_eq!(controller.reconnects(), 1);
             controller.disconnect().await.expect("in order");
         });
         lab.world.run_for(Duration::from_millis(2000 + seed * 333));
@@ -299,4 +300,31 @@ fn small_reads_take_few_packets() {
         // Command and acknowledgement; data, response and acknowledgement.
         assert!(host <= 2.2 && target <= 3.05, "{host} and {target}");
     }
+}
+
+/// A target that is gone for good: commands fail when the time that was named is over, whatever an attempt to connect is
+/// waiting for just then, and the reason says that nobody is there.
+#[test]
+fn a_controller_that_stays_away_is_given_up_in_time() {
+    let lab = Lab::new(77);
+    let host = lab.host();
+    let failed = lab.world.rt_outside().spawn(async move {
+        let options = InitiatorOptions { loss_timeout: Duration::from_secs(7), ..Default::default() };
+        let controller = host.connect(options).await;
+        let disk = controller.namespace(1).expect("a namespace");
+        write_and_read(&disk, 0, 4096, 1).await;
+        host.rt.sleep(Duration::from_secs(1)).await;
+        let error = disk.read(0, 4096).await.expect_err("nobody is there");
+        assert_eq!(controller.reconnects(), 0);
+        error.to_string()
+    });
+    lab.world.run_for(Duration::from_millis(500));
+    lab.world.partition(lab.target_host, true);
+    let start = lab.world.elapsed();
+    assert!(lab.world.run_until(LIMIT, || failed.is_finished()));
+    let took = lab.world.elapsed() - start;
+    // Noticing takes the keep alive's five seconds and its interval at most.
+    assert!(took < Duration::from_secs(7 + 8), "{took:?}");
+    let error = lab.world.block_on(LIMIT, failed).expect("ends").expect("ran");
+    assert!(error.contains("the peer is gone: not reconnected within 7s"), "{error}");
 }

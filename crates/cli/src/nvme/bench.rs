@@ -16,7 +16,7 @@ use everywire_verbs::rt::Rt;
 use serde_json::json;
 
 use super::baseline::ReadLoop;
-use super::{Place, Target, nvme};
+use super::{LOSS_TIMEOUT, Place, Target, nvme};
 use crate::device::DeviceArgs;
 use crate::error::{CliError, print};
 use crate::peer::PeerName;
@@ -27,6 +27,8 @@ use crate::serve;
 
 /// What a target of its own serves.
 const OWN_TARGET: &str = "nqn.2026-11.net.everywire:bench=ram:256MiB";
+/// How long an orderly end may take after I/O has failed.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// Bytes written at once when it is filled; a part of it.
 const TOUCH: u64 = 4 << 20;
 
@@ -83,7 +85,7 @@ pub struct Args {
     /// ratio; without a TARGET.
     #[arg(long, conflicts_with = "target")]
     baseline: bool,
-    /// One JSON object: iops, gb_per_s, p50_us, p99_us, ratio.
+    /// One JSON object: iops, gb_per_s, p50_us, p99_us, max_us, reconnects, ratio.
     #[arg(long)]
     json: bool,
 }
@@ -98,6 +100,8 @@ pub struct Measured {
     pub block_size: u64,
     /// Times of commands.
     pub samples: Samples,
+    /// How often the connection was lost and came back meanwhile.
+    pub reconnects: u64,
 }
 
 impl Measured {
@@ -141,10 +145,25 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         }
         let progress = Progress::time("measuring", duration);
         let load = Load { pattern: args.rw, block_size: args.block_size, depth: args.depth, duration };
-        let measured = load.run(&ground.rt(), &namespace).await;
+        let rt = ground.rt();
+        let measured = rt.timeout(duration + LOSS_TIMEOUT, load.run(&rt, &namespace)).await;
         drop(progress);
-        controller.disconnect().await.map_err(nvme)?;
-        Ok((measured?, namespace.info().bytes()))
+        let reconnects = controller.reconnects();
+        match measured {
+            Ok(Ok(measured)) => {
+                controller.disconnect().await.map_err(nvme)?;
+                Ok((Measured { reconnects, ..measured }, namespace.info().bytes()))
+            }
+            Ok(Err(error)) => {
+                // What it says is of no interest any more.
+                let _ = rt.timeout(FAREWELL, controller.disconnect()).await;
+                Err(error)
+            }
+            Err(_) => Err(CliError::peer(format_args!(
+                "{}: the peer is gone: commands have no answer {LOSS_TIMEOUT:?} after the end of the measurement",
+                ground.address
+            ))),
+        }
     })?;
     drop((ground, second));
     let (size, depth, region) = (args.block_size, args.depth, bytes);
@@ -180,6 +199,7 @@ fn report(args: &Args, measured: &Measured, raw: Option<&BaselineResult>) -> Res
     let name =
         clap::ValueEnum::to_possible_value(&args.rw).map_or_else(String::new, |v| v.get_name().to_owned());
     let (p50, p99) = (measured.samples.micros(0.5), measured.samples.micros(0.99));
+    let max = measured.samples.micros(1.0);
     let (iops, gb_per_s) = (measured.iops(), measured.gb_per_s());
     let ratio = raw.map(|raw| iops / raw.msg_per_s);
     if args.json {
@@ -189,12 +209,17 @@ fn report(args: &Args, measured: &Measured, raw: Option<&BaselineResult>) -> Res
         return print(json!({
             "rw": name, "block_size": args.block_size, "depth": args.depth, "queues": args.queues,
             "commands": measured.commands, "seconds": measured.elapsed.as_secs_f64(),
-            "iops": iops, "gb_per_s": gb_per_s, "p50_us": p50, "p99_us": p99, "ratio": ratio, "baseline": baseline,
+            "iops": iops, "gb_per_s": gb_per_s, "p50_us": p50, "p99_us": p99, "max_us": max,
+            "reconnects": measured.reconnects, "ratio": ratio, "baseline": baseline,
         }));
     }
     let (size, depth) = (format_size(args.block_size), args.depth);
+    let lost = match measured.reconnects {
+        0 => String::new(),
+        times => format!("  reconnected {times} times, which is in these numbers"),
+    };
     print(format_args!(
-        "{name} {size} depth {depth}: {iops:.0} IOPS  {gb_per_s:.3} GB/s  p50 {p50:.1} us  p99 {p99:.1} us"
+        "{name} {size} depth {depth}: {iops:.0} IOPS  {gb_per_s:.3} GB/s  p50 {p50:.1} us  p99 {p99:.1} us  max {max:.1} us{lost}"
     ))?;
     let (Some(raw), Some(ratio)) = (raw, ratio) else { return Ok(()) };
     let BaselineResult { msg_per_s, gbit_per_s, p50_us, p99_us, .. } = raw;
@@ -265,7 +290,13 @@ impl Load {
             commands += done;
             samples.add(&times);
         }
-        Ok(Measured { commands, elapsed: rt.now() - start, block_size: self.block_size, samples })
+        Ok(Measured {
+            commands,
+            elapsed: rt.now() - start,
+            block_size: self.block_size,
+            samples,
+            reconnects: 0,
+        })
     }
 }
 

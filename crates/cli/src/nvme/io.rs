@@ -91,12 +91,28 @@ async fn copy_in(ground: &Ground, namespace: &Namespace, args: &WriteArgs) -> Re
     let known = input_length()?;
     // A pipe's length is known at its end; all that can be said before is said before anything is written.
     check_range(namespace, args.offset, known.unwrap_or(0))?;
-    let block = u64::from(namespace.info().block_size);
     let progress = Progress::bytes(known.unwrap_or(0));
     let mut done = 0;
+    let end = pour_in(namespace, args.offset, &mut done, &progress).await;
+    drop(progress);
+    end.map_err(|error| {
+        error.and(format_args!("ended early: {done} bytes were written at {}", args.offset))
+    })?;
+    error::note(format_args!("{done} bytes written to {} at {}, and flushed", ground.address, args.offset));
+    Ok(())
+}
+
+/// All of standard input, flushed at its end. `done` counts what the controller has.
+async fn pour_in(
+    namespace: &Namespace,
+    offset: u64,
+    done: &mut u64,
+    progress: &Progress,
+) -> Result<(), CliError> {
+    let block = u64::from(namespace.info().block_size);
     loop {
         let mut bytes = blocking(read_chunk).await?;
-        let (at, len) = (args.offset + done, bytes.len() as u64);
+        let (at, len) = (offset + *done, bytes.len() as u64);
         let whole = len.next_multiple_of(block);
         if len > 0 {
             check_range(namespace, at, whole)?;
@@ -107,16 +123,12 @@ async fn copy_in(ground: &Ground, namespace: &Namespace, args: &WriteArgs) -> Re
             }
             namespace.write(at, &bytes).await.map_err(nvme)?;
         }
-        done += len;
-        progress.at(done);
+        *done += len;
+        progress.at(*done);
         if len < CHUNK as u64 {
-            break;
+            return namespace.flush().await.map_err(nvme);
         }
     }
-    namespace.flush().await.map_err(nvme)?;
-    drop(progress);
-    error::note(format_args!("{done} bytes written to {} at {}, and flushed", ground.address, args.offset));
-    Ok(())
 }
 
 /// The length of standard input, if it is a file and starts at its beginning.

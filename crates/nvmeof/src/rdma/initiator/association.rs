@@ -273,6 +273,11 @@ impl Association {
         self.admin.is_live() && self.io.iter().all(|queue| queue.is_live())
     }
 
+    /// Why a queue of it died, if one has.
+    pub(super) fn why(&self) -> Option<String> {
+        self.io.iter().chain([&self.admin]).find_map(|queue| queue.why())
+    }
+
     /// Gives the association up at once.
     pub(super) fn abandon(&self, why: &str) {
         self.io.iter().for_each(|queue| queue.fail(why.to_owned()));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use everywire_verbs::Device;
-use everywire_verbs::rt::{Notify, Rt};
+use everywire_verbs::rt::{Either, Notify, Rt, select};
 
 use super::association::Association;
 use super::error::{NvmeError, NvmeErrorKind, Who};
@@ -42,6 +42,7 @@ pub(super) struct Inner {
     /// A queue died, or the user is done.
     trouble: Notify,
     pub(super) stopping: Cell<bool>,
+    reconnects: Cell<u64>,
     pub(super) namespaces: RefCell<BTreeMap<u32, NamespaceInfo>>,
 }
 
@@ -79,6 +80,7 @@ impl Controller {
             changed: Notify::new(),
             trouble,
             stopping: Cell::new(false),
+            reconnects: Cell::new(0),
             namespaces: RefCell::default(),
         });
         let controller = Self(Rc::new(Handle(inner.clone())));
@@ -102,6 +104,11 @@ impl Controller {
             State::Live(association) => association.io.len(),
             _ => 0,
         }
+    }
+
+    /// How often the controller was lost and came back.
+    pub fn reconnects(&self) -> u64 {
+        self.0.0.reconnects.get()
     }
 
     /// Our address and the controller's.
@@ -224,6 +231,11 @@ impl Inner {
         if matches!(&*state, State::Live(live) if Rc::ptr_eq(live, association)) {
             *state = State::Reconnecting;
             drop(state);
+            let (address, limit) = (self.address(), self.options.loss_timeout);
+            let (subsystem, why) = (&self.who.subsystem, association.why().unwrap_or_default());
+            tracing::warn!(
+                "{address}: {subsystem}: connection lost: {why}; reconnecting for at most {limit:?}"
+            );
             association.abandon("another queue of the association was lost");
             self.trouble.notify_one();
         }
@@ -251,21 +263,32 @@ impl Inner {
     async fn reconnect(self: &Rc<Self>) {
         let (rt, limit) = (&self.env.rt, self.options.loss_timeout);
         let (lost_at, mut pause) = (rt.now(), FIRST_PAUSE);
+        let end = lost_at + limit;
         let mut last = "none was made".to_owned();
         loop {
-            if rt.now() - lost_at >= limit {
+            if rt.now() >= end {
                 self.stop(NvmeErrorKind::GivenUp { after: limit, last });
                 return;
             }
             // Some disorder, so that many hosts do not come back in step.
             let jitter = Duration::from_millis(rt.entropy() % (pause.as_millis() as u64 / 4 + 1));
-            rt.sleep(pause + jitter).await;
+            rt.sleep_until((rt.now() + pause + jitter).min(end)).await;
             if self.stopping.get() {
                 return;
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
-            match self.connect_again().await {
-                Ok(()) => return,
+            // A task of its own, which takes apart what it has made if the time is over before it is.
+            let attempt = rt.spawn(self.clone().connect_again());
+            let outcome = match select(attempt, rt.sleep_until(end)).await {
+                Either::First(Ok(outcome)) => outcome,
+                Either::First(Err(_)) => return,
+                Either::Second(()) => continue,
+            };
+            match outcome {
+                Ok(()) => {
+                    self.came_back(rt.now() - lost_at);
+                    return;
+                }
                 Err(error) if error.is_permanent() => {
                     self.stop(*error.kind);
                     return;
@@ -278,7 +301,18 @@ impl Inner {
         }
     }
 
-    async fn connect_again(self: &Rc<Self>) -> Result<(), NvmeError> {
+    fn came_back(&self, after: Duration) {
+        if !self.stopping.get() {
+            self.reconnects.set(self.reconnects.get() + 1);
+            tracing::warn!("{}: {} reconnected after {after:.1?}", self.address(), self.who.subsystem);
+        }
+    }
+
+    fn address(&self) -> Scoped<'_> {
+        Scoped(self.who.remote, self.who.interface.as_deref())
+    }
+
+    async fn connect_again(self: Rc<Self>) -> Result<(), NvmeError> {
         let (options, subsystem) = (&self.options, &self.who.subsystem);
         let queues = options.io_queues.max(1);
         let association = Association::connect(&self.env, options, subsystem, queues, &self.trouble).await?;
@@ -290,8 +324,6 @@ impl Inner {
             association.abandon("given up");
             return Ok(());
         }
-        let address = Scoped(self.who.remote, self.who.interface.as_deref());
-        tracing::info!("{address}: {subsystem} reconnected");
         self.enliven(Rc::new(association));
         Ok(())
     }

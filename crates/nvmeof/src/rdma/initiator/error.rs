@@ -49,7 +49,7 @@ pub enum NvmeErrorKind {
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The controller was lost for longer than allowed.
-    #[error("not reconnected within {after:?}; last attempt: {last}")]
+    #[error("the peer is gone: not reconnected within {after:?}; last attempt: {last}")]
     GivenUp {
         /// How long it was tried.
         after: Duration,

@@ -309,6 +309,11 @@ impl HostQueue {
         waiting.map(|slot| now.wrapping_sub(slot.since)).max().unwrap_or(0)
     }
 
+    /// Why it is of no use any more.
+    pub(super) fn why(&self) -> Option<String> {
+        self.dead.borrow().clone()
+    }
+
     /// Whether the queue still works.
     pub(super) fn is_live(&self) -> bool {
         !self.is_over()
