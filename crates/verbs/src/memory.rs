@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// Alignment of memory that a registration owns.
 pub const PAGE_SIZE: usize = 4096;
 
+/// From this size on a region has a mapping of its own.
+const MAPPED_FROM: usize = 64 << 10;
+
 /// What the C library's `calloc` aligns to by itself: asking for no more than this keeps the zeroing lazy.
 const CALLOC_ALIGN: usize = 16;
 
@@ -74,14 +77,22 @@ pub struct RangeError {
 pub struct NoMemory(pub usize);
 
 /// Zeroed, page-aligned memory of our own; pages are touched when used first.
-struct Pages {
-    base: NonNull<u8>,
-    layout: Layout,
-    start: NonNull<u8>,
+enum Pages {
+    /// A part of the heap, with room for the alignment.
+    Heap { base: NonNull<u8>, layout: Layout, start: NonNull<u8> },
+    /// Mapped for this region alone. The heap zeroes a large block by hand when it gives it out again, and keeps it when it
+    /// comes back; this is untouched at first and gone in the end, however many regions come and go.
+    Mapped { start: NonNull<u8>, len: usize },
 }
 
 impl Pages {
     fn new(len: usize) -> Result<Pages, NoMemory> {
+        // Without room in the process's table of mappings the heap may still have some.
+        if len >= MAPPED_FROM
+            && let Some(start) = map(len)
+        {
+            return Ok(Pages::Mapped { start, len });
+        }
         // Over-allocation instead of an aligned layout: `alloc_zeroed` is `calloc` only for small alignments, and only
         // `calloc` leaves fresh pages of the system untouched.
         let size = len.max(1).checked_add(PAGE_SIZE).ok_or(NoMemory(len))?;
@@ -91,14 +102,39 @@ impl Pages {
         let skip = base.as_ptr().align_offset(PAGE_SIZE);
         // SAFETY: `skip` is below PAGE_SIZE, which was added to the size.
         let start = unsafe { base.add(skip) };
-        Ok(Pages { base, layout, start })
+        Ok(Pages::Heap { base, layout, start })
     }
+
+    fn start(&self) -> NonNull<u8> {
+        match *self {
+            Pages::Heap { start, .. } | Pages::Mapped { start, .. } => start,
+        }
+    }
+}
+
+/// A fresh mapping of zeroes.
+fn map(len: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    if cfg!(miri) {
+        return None;
+    }
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the kernel picks the place, so nothing that exists is mapped over.
+    let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) };
+    NonNull::new(mapped.ok()?.cast())
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this very layout, and freed nowhere else.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        match *self {
+            // SAFETY: allocated in `new` with this very layout, and freed nowhere else.
+            Pages::Heap { base, layout, .. } => unsafe { dealloc(base.as_ptr(), layout) },
+            Pages::Mapped { start, len } => {
+                // SAFETY: mapped in `new` with this very length, and unmapped nowhere else.
+                let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast(), len) };
+                debug_assert!(unmapped.is_ok());
+            }
+        }
     }
 }
 
@@ -154,7 +190,7 @@ impl Region {
     /// Memory of our own: page aligned and zeroed.
     pub(crate) fn owned(len: usize) -> Result<Region, NoMemory> {
         let pages = Pages::new(len)?;
-        let start = pages.start;
+        let start = pages.start();
         Ok(Region {
             backing: Backing::Raw { start, _owner: Owner::Pages { _pages: pages } },
             len: len as u64,
