@@ -41,6 +41,7 @@ pub struct Page {
     date: String,
     /// What is being run: the commit when the run began.
     commit: String,
+    machine: String,
     sections: Vec<Section>,
 }
 
@@ -56,7 +57,7 @@ impl Page {
         let path = shell::root().join(format!("docs/soak/{date}.md"));
         let section = |&(name, about, heads)| Section { name, about, heads, rows: Vec::new() };
         let sections = sections.iter().map(section).collect();
-        let mut page = Page { path, date, commit: commit(), sections };
+        let mut page = Page { path, date, commit: commit(), machine: machine(), sections };
         page.read()?;
         Ok(page)
     }
@@ -97,7 +98,7 @@ impl Page {
     }
 
     fn text(&self) -> String {
-        let mut page = format!("# Soak of {}\n\n{}\n", self.date, machine());
+        let mut page = format!("# Soak of {}\n\n{}\n", self.date, self.machine);
         for Section { name, about, heads, rows } in &self.sections {
             let _ = write!(page, "\n## {name}\n\n{about}\n\n");
             if rows.is_empty() {
@@ -193,7 +194,13 @@ mod tests {
         let row = |name: &str| [name, "abc", "3", "17", "passed"].map(str::to_owned);
         let section = |name, rows| Section { name, about: "About.", heads: ["case", "packets"], rows };
         let sections = vec![section("a", vec![row("x"), row("y")]), section("b", vec![])];
-        let page = Page { path: PathBuf::new(), date: "2026-01-01".into(), commit: "abc".into(), sections };
+        let page = Page {
+            path: PathBuf::new(),
+            date: "2026-01-01".into(),
+            commit: "abc".into(),
+            machine: String::new(),
+            sections,
+        };
         let text = page.text();
         assert_eq!(rows(&text, "a"), [row("x"), row("y")]);
         assert!(rows(&text, "b").is_empty());
