@@ -82,16 +82,17 @@ enum Pages {
     Heap { base: NonNull<u8>, layout: Layout, start: NonNull<u8> },
     /// Mapped for this region alone. The heap zeroes a large block by hand when it gives it out again, and keeps it when it
     /// comes back; this is untouched at first and gone in the end, however many regions come and go.
-    Mapped { start: NonNull<u8>, len: usize },
+    Mapped { start: NonNull<u8>, _map: memmap2::MmapMut },
 }
 
 impl Pages {
     fn new(len: usize) -> Result<Pages, NoMemory> {
         // Without room in the process's table of mappings the heap may still have some.
         if len >= MAPPED_FROM
-            && let Some(start) = map(len)
+            && let Some(mut map) = map(len)
+            && let Some(start) = NonNull::new(map.as_mut_ptr())
         {
-            return Ok(Pages::Mapped { start, len });
+            return Ok(Pages::Mapped { start, _map: map });
         }
         // Over-allocation instead of an aligned layout: `alloc_zeroed` is `calloc` only for small alignments, and only
         // `calloc` leaves fresh pages of the system untouched.
@@ -113,27 +114,15 @@ impl Pages {
 }
 
 /// A fresh mapping of zeroes.
-fn map(len: usize) -> Option<NonNull<u8>> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    if cfg!(miri) {
-        return None;
-    }
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the kernel picks the place, so nothing that exists is mapped over.
-    let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) };
-    NonNull::new(mapped.ok()?.cast())
+fn map(len: usize) -> Option<memmap2::MmapMut> {
+    if cfg!(miri) { None } else { memmap2::MmapMut::map_anon(len).ok() }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        match *self {
+        if let Pages::Heap { base, layout, .. } = *self {
             // SAFETY: allocated in `new` with this very layout, and freed nowhere else.
-            Pages::Heap { base, layout, .. } => unsafe { dealloc(base.as_ptr(), layout) },
-            Pages::Mapped { start, len } => {
-                // SAFETY: mapped in `new` with this very length, and unmapped nowhere else.
-                let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast(), len) };
-                debug_assert!(unmapped.is_ok());
-            }
+            unsafe { dealloc(base.as_ptr(), layout) };
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The file backend on real files, both engines, judged through `std::fs`.
 
+use std::fs::OpenOptions;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
