@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::capture::{self, Capture};
 use super::guest::Guest;
-use super::lab::{Background, Family, HOST, Lab, address};
+use super::lab::{BRIDGE, Background, Family, HOST, Lab, address};
 use super::scenarios::Case;
 use crate::shell;
 
@@ -112,6 +112,11 @@ impl Bench {
     /// The host's device, as `--device` names it.
     pub fn device(&self) -> String {
         format!("rocev2:{}", self.host_address())
+    }
+
+    /// The same on raw Ethernet: frames of our own on the bridge.
+    pub fn raw_device(&self) -> String {
+        format!("rocev2-raw:{BRIDGE}/{}", self.host_address())
     }
 
     /// Runs the program in the lab with `input` as its standard input, and gives its standard output; it must succeed.

@@ -20,6 +20,9 @@ pub enum Family {
     V6,
 }
 
+/// The bridge, which has the host's addresses.
+pub const BRIDGE: &str = "br0";
+
 /// The address of machine `number` on the bridge.
 pub fn address(number: u8, family: Family) -> IpAddr {
     match family {
@@ -58,10 +61,10 @@ impl Lab {
         let (v4, v6) = (address(HOST, Family::V4), address(HOST, Family::V6));
         lab.ip(&["link", "set", "lo", "up"])?;
         let bridge = ["type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0"];
-        lab.ip(&[&["link", "add", "br0"], &bridge[..]].concat())?;
-        lab.ip(&["link", "set", "br0", "mtu", &mtu, "up"])?;
-        lab.ip(&["addr", "add", &format!("{v4}/24"), "dev", "br0"])?;
-        lab.ip(&["addr", "add", &format!("{v6}/64"), "dev", "br0", "nodad"])?;
+        lab.ip(&[&["link", "add", BRIDGE], &bridge[..]].concat())?;
+        lab.ip(&["link", "set", BRIDGE, "mtu", &mtu, "up"])?;
+        lab.ip(&["addr", "add", &format!("{v4}/24"), "dev", BRIDGE])?;
+        lab.ip(&["addr", "add", &format!("{v6}/64"), "dev", BRIDGE, "nodad"])?;
         Ok(lab)
     }
 
@@ -70,7 +73,7 @@ impl Lab {
         let tap = format!("tap-{name}");
         let mtu = self.mtu.to_string();
         self.ip(&["tuntap", "add", &tap, "mode", "tap"])?;
-        self.ip(&["link", "set", &tap, "master", "br0", "mtu", &mtu, "up"])?;
+        self.ip(&["link", "set", &tap, "master", BRIDGE, "mtu", &mtu, "up"])?;
         Guest::boot(self, &self.image, name, number, &tap)
     }
 
@@ -80,7 +83,7 @@ impl Lab {
             self.ip(&["link", "set", &format!("tap-{}", guest.name), "mtu", &mtu.to_string()])?;
             guest.ok(&format!("ip link set eth0 mtu {mtu}"))?;
         }
-        self.ip(&["link", "set", "br0", "mtu", &mtu.to_string()])?;
+        self.ip(&["link", "set", BRIDGE, "mtu", &mtu.to_string()])?;
         self.mtu = mtu;
         Ok(())
     }

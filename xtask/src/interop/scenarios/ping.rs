@@ -12,17 +12,47 @@ const ROUNDS: &str = "20";
 pub fn cases() -> Vec<Case> {
     let client = || Case::new("ping-client", "everywire ping as the client of Linux's rping", client);
     let server = || Case::new("ping-server", "Linux's rping as the client of everywire ping", server);
-    vec![client().in_sample(), client().v6().in_sample(), server().in_sample(), server().v6().in_sample()]
+    let raw_client = || Case::new("ping-raw-client", "ping-client on raw Ethernet", raw_client);
+    let raw_server = || Case::new("ping-raw-server", "ping-server on raw Ethernet", raw_server);
+    vec![
+        client().in_sample(),
+        client().v6().in_sample(),
+        server().in_sample(),
+        server().v6().in_sample(),
+        raw_client().in_sample(),
+        raw_client().v6(),
+        raw_server(),
+        raw_server().v6().in_sample(),
+    ]
 }
 
 fn client(bench: &mut Bench) -> Result<(), String> {
+    let device = bench.device();
+    client_on(bench, &device)
+}
+
+fn server(bench: &mut Bench) -> Result<(), String> {
+    let device = bench.device();
+    server_on(bench, &device)
+}
+
+fn raw_client(bench: &mut Bench) -> Result<(), String> {
+    let device = bench.raw_device();
+    client_on(bench, &device)
+}
+
+fn raw_server(bench: &mut Bench) -> Result<(), String> {
+    let device = bench.raw_device();
+    server_on(bench, &device)
+}
+
+fn client_on(bench: &mut Bench, device: &str) -> Result<(), String> {
     let address = bench.a_address().to_string();
     let job = bench.a.start(&format!("timeout 100 rping -s -a {address} -C {ROUNDS} -V"))?;
     // A client that comes before the server listens is refused, as Linux's is: try again.
     let mut last = String::new();
     for _ in 0..20 {
-        let ping =
-            bench.everywire("ping", &["ping", "--device", &bench.device(), "--count", ROUNDS, &address])?;
+        let ping = bench.everywire("ping", &["ping", "--device", device, "--count", ROUNDS, &address])?;
         let (code, output) = ping.end(LIMIT);
         if code == Some(0) {
             let done = bench.a.wait(job, LIMIT)?;
@@ -41,10 +71,9 @@ fn client(bench: &mut Bench) -> Result<(), String> {
     Err(format!("everywire ping failed:\n{last}\nrping's server said:\n{}", bench.a.output(&job)))
 }
 
-fn server(bench: &mut Bench) -> Result<(), String> {
+fn server_on(bench: &mut Bench, device: &str) -> Result<(), String> {
     let address = bench.host_address();
-    let ping =
-        bench.everywire("ping", &["ping", "--device", &bench.device(), "--count", ROUNDS, "--listen"])?;
+    let ping = bench.everywire("ping", &["ping", "--device", device, "--count", ROUNDS, "--listen"])?;
     let client = format!("timeout 60 rping -c -a {address} -C {ROUNDS} -V");
     let outcome = bench.a.ok_within(&client, LIMIT);
     let (code, output) = ping.end(if outcome.is_ok() { LIMIT } else { Duration::ZERO });
