@@ -62,36 +62,6 @@ fn large_regions_cost_nothing_until_used() {
     assert!(Region::owned(isize::MAX as usize - PAGE_SIZE).is_err());
 }
 
-/// Pages of this process that are resident: proc(5), field 2 of statm.
-#[cfg(target_os = "linux")]
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * PAGE_SIZE
-}
-
-/// Regions that come and go, each touched, leave nothing behind, and those after them are as lazy as the first.
-#[test]
-#[cfg(all(target_os = "linux", not(miri)))]
-fn large_regions_that_come_and_go_leave_nothing_behind() {
-    const LEN: usize = 137 << 10;
-    let make = || (0..1000).map(|_| Region::owned(LEN).unwrap()).collect::<Vec<_>>();
-    let before = resident();
-    for _ in 0..2 {
-        let regions = make();
-        regions.iter().for_each(|region| region.write(0, &[1; LEN]).unwrap());
-        assert!(resident() > before + 100 * LEN, "they are there");
-        // Every other one, so that no allocator could give back the whole.
-        let mut regions: Vec<_> = regions.into_iter().map(Some).collect();
-        regions.iter_mut().step_by(2).for_each(|region| *region = None);
-        let half = resident();
-        let lazy = make();
-        assert!(resident() < half + 100 * LEN, "nobody has touched them");
-        drop((regions, lazy));
-    }
-    // Other tests of this process run beside this one.
-    assert!(resident() < before + 100 * LEN);
-}
-
 #[test]
 fn ranges_are_checked_with_wrap() {
     let region = Region::owned(100).unwrap();
