@@ -107,6 +107,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         let name = signals.next().await;
         let open = nvme.connections();
         tracing::info!("{name}: stopping, {open} connections are open; a second signal stops at once");
+        hosts.iter().for_each(tell_counters);
         match select(nvme.shutdown(), signals.next()).await {
             Either::First(()) => {
                 tracing::info!("stopped");
@@ -118,6 +119,14 @@ pub fn run(args: &Args) -> Result<(), CliError> {
             }
         }
     })
+}
+
+/// What a device has counted, by the names of Linux's `hw_counters`; dropped packets are among it.
+fn tell_counters(host: &Host) {
+    let counters = host.device().counters();
+    let told: Vec<String> =
+        counters.iter().filter(|entry| entry.1 > 0).map(|(name, value)| format!("{name} {value}")).collect();
+    tracing::info!("{}: counted {}", host.device().name(), told.join(", "));
 }
 
 fn listen(nvme: &NvmeTarget, host: &Host, port: u16) -> Result<(), CliError> {

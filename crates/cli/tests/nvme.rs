@@ -112,6 +112,19 @@ fn input_that_ends_within_a_block() {
 
 /// The log of a server says who was refused and why, whose connection ended, and whose command met a broken disk.
 #[test]
+fn dropped_packets_are_counted_and_told_at_the_end() {
+    let mut server = serve(17, "ram:8MiB");
+    let socket = std::net::UdpSocket::bind((ip(18).as_str(), 0)).unwrap();
+    for _ in 0..7 {
+        socket.send_to(&[0xff; 13], (ip(17).as_str(), 4791)).unwrap();
+    }
+    nvme(18, "discover", 17, &[], Vec::new()).expect(0);
+    server.signal("TERM");
+    server.says(&["counted", "drop_malformed_datagram 7"]);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
 fn the_log_says_who() {
     let scratch = Scratch::new("log");
     let (config, disk) = (scratch.file("t.toml"), scratch.file("disk"));

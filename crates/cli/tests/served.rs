@@ -39,7 +39,7 @@ fn resident(pid: u32) -> usize {
 async fn connect(rt: &Rt, host: &Host, number: u128) -> Controller {
     let address: SocketAddr = format!("{}:4420", ip(1)).parse().expect("an address");
     let identity = HostIdentity::from_uuid(uuid::Uuid::from_u128(number));
-    let options = InitiatorOptions { queue_entries: 32, ..InitiatorOptions::default() };
+    let options = InitiatorOptions { queue_entries: 128, ..InitiatorOptions::default() };
     let nqn = NQN.parse().expect("an NQN");
     Controller::connect(rt, host.device(), address, &nqn, &identity, options).await.expect("connects")
 }

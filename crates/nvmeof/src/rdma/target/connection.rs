@@ -61,7 +61,10 @@ impl Parts {
 
 /// What changes while a connection runs.
 pub(super) struct State {
+    /// Made when first needed: most hosts never have as many commands under way as their queues allow.
     pub(super) slots: Vec<Slot>,
+    /// As many there may be.
+    pub(super) most_slots: usize,
     pub(super) free: Vec<u32>,
     /// Slots waiting for a buffer or for room in the send queue, in order.
     pub(super) waiting: VecDeque<u32>,
@@ -80,6 +83,19 @@ pub(super) struct State {
 }
 
 impl State {
+    /// A free slot, or a new one.
+    pub(super) fn take_slot(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let new = self.slots.len();
+            (new < self.most_slots).then(|| self.slots.push(Slot::default()))?;
+            Some(new as u32)
+        })
+    }
+
+    fn has_slot(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < self.most_slots
+    }
+
     /// Adds a response. Equal packets make trains (docs/performance.md), so the data of several short commands goes
     /// together, and then their responses; a train's worth of data at most keeps a response waiting.
     pub(super) fn answer(&mut self, response: SendWr) {
@@ -123,8 +139,9 @@ impl Connection {
         parts: Parts,
     ) {
         let state = State {
-            slots: (0..parts.slots).map(|_| Slot::default()).collect(),
-            free: (0..parts.slots as u32).rev().collect(),
+            slots: Vec::new(),
+            most_slots: parts.slots,
+            free: Vec::new(),
             waiting: VecDeque::new(),
             backlog: VecDeque::new(),
             events: VecDeque::new(),
@@ -265,7 +282,7 @@ impl Connection {
             ));
             return;
         }
-        let slot = self.state.borrow_mut().free.pop();
+        let slot = self.state.borrow_mut().take_slot();
         match slot {
             Some(slot) => self.begin(slot, capsule, len),
             None => self.state.borrow_mut().backlog.push_back((capsule, len)),
@@ -277,12 +294,12 @@ impl Connection {
         loop {
             let (event, capsule, slot) = {
                 let mut state = self.state.borrow_mut();
-                if state.free.is_empty() || state.events.is_empty() && state.backlog.is_empty() {
+                if !state.has_slot() || state.events.is_empty() && state.backlog.is_empty() {
                     break;
                 }
                 let event = state.events.pop_front();
                 let capsule = if event.is_none() { state.backlog.pop_front() } else { None };
-                (event, capsule, state.free.pop())
+                (event, capsule, state.take_slot())
             };
             match (event, capsule, slot) {
                 (Some(cqe), _, Some(slot)) => self.send_event(slot, cqe),
