@@ -97,6 +97,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// An entry that opens nothing yet, until it is registered or bound.
+    fn closed(pd: PdId, kind: Kind) -> Entry {
+        Entry { tag: 0, pd, access: Access::empty(), base: 0, len: 0, windows: 0, serial: 0, kind }
+    }
+
     /// The offset of an access in the whole, if all of it is inside.
     #[inline]
     fn offset(&self, addr: u64, length: u64) -> Result<u64, AccessError> {
@@ -239,16 +244,7 @@ impl KeyTable {
         }
         self.regions += 1;
         let kind = Kind::Fast { pieces: Vec::new(), max_pages, valid: false };
-        Ok(self.insert(Entry {
-            tag: 0,
-            pd,
-            access: Access::empty(),
-            base: 0,
-            len: 0,
-            windows: 0,
-            serial: 0,
-            kind,
-        }))
+        Ok(self.insert(Entry::closed(pd, kind)))
     }
 
     /// Whether windows are bound to the region of a key.

@@ -20,7 +20,7 @@ use crate::second::SecondProcess;
 
 /// Memory that the messages in flight cycle through: enough to be real, little enough to stay in the cache as the baseline's.
 const CYCLE_BYTES: usize = 1 << 20;
-/// SENDs of a ping-pong that may await an acknowledgement, which rides behind later answers.
+/// SENDs of a ping-pong that may await an acknowledgement, which comes behind the answer.
 pub const UNACKNOWLEDGED: u32 = 64;
 /// READs and atomics in flight on a connection.
 const RD_ATOMIC: u8 = 16;

@@ -21,7 +21,8 @@ use crate::udp::{PathEvent, PortCounters, Received};
 
 /// Most transmits drained from the device before they are sent.
 const MAX_DRAIN: usize = 32;
-/// Most bytes drained from the device before they are sent, so that they are still in the cache then.
+/// Most bytes drained from the device before they are sent: less, and a stream of bulk data spends its time on single ACKs
+/// (docs/performance.md); more, and others wait.
 const MAX_DRAIN_BYTES: usize = 448 * 1024;
 /// How soon to try again when the kernel is out of buffers, or a neighbour is being asked for.
 const RETRY_AFTER: Duration = Duration::from_millis(1);

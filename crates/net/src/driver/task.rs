@@ -23,10 +23,10 @@ use super::thread::timespec;
 /// How often to let the other tasks run after a few datagrams came: the first task that they wake may wake a second, and
 /// what that one sends should leave before an acknowledgement does. After more, sending early keeps both sides at work.
 const YIELDS: usize = 2;
-/// How often to look where no alarm can be set.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// What is few.
 const FEW: usize = 4;
+/// How often to look where no alarm can be set.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What the driver sleeps on.
 pub(crate) struct Bed {

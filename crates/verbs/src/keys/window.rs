@@ -66,16 +66,7 @@ impl KeyTable {
         }
         self.windows += 1;
         let kind = Kind::Window(Window { ty, bound: None });
-        Ok(self.insert(Entry {
-            tag: 0,
-            pd,
-            access: Access::empty(),
-            base: 0,
-            len: 0,
-            windows: 0,
-            serial: 0,
-            kind,
-        }))
+        Ok(self.insert(Entry::closed(pd, kind)))
     }
 
     /// Frees a window, bound or not.
