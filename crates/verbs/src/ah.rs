@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::error::{ErrorKind, VerbsError};
 use crate::pd::Pd;
 use crate::route::{Route, RouteError};
+use crate::wire_kind::WireFeature;
 
 /// Hop limit where none is asked for, as Linux has it.
 const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -65,6 +66,7 @@ impl Pd {
     /// behind.
     pub async fn create_ah(&self, attr: AhAttr) -> Result<Ah, VerbsError> {
         let device = self.device();
+        device.config().needs(WireFeature::Ud)?;
         let route = match attr.dst.is_multicast() {
             true => self.group_route(&attr),
             false => device.resolve(attr.dst, attr.scope_id, attr.src, None).await,

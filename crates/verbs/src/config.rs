@@ -9,6 +9,7 @@ use everywire_transport::ib::attr::{MAX_INLINE, MAX_QUEUE_DEPTH, MAX_RD_ATOMIC, 
 use everywire_wire::{Gid, Guid, Mtu, PKey};
 
 use crate::table::MAX_ENTRIES;
+pub use crate::wire_kind::{NodeType, Wire, WireFeature};
 
 /// The most queue pairs a device may be configured for: their number holds the slot and a generation.
 pub const MAX_QPS: u32 = 1 << 16;
@@ -136,11 +137,57 @@ impl DeviceLimits {
     }
 }
 
+/// Which message of a peer-to-peer connection's first speaker is the RTR (RFC 6581 §9.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RtrKind {
+    /// An empty FPDU: a SEND of no bytes.
+    Send,
+    /// An RDMA WRITE of no bytes.
+    Write,
+    /// An RDMA READ of no bytes.
+    Read,
+}
+
+/// How an iWARP device sets connections up; of no meaning on other wires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IwarpOptions {
+    /// Ask for a CRC in every FPDU. The peer's wish counts as much: one that asks gets it (RFC 5044 §7.1).
+    pub crc: bool,
+    /// Ask the peer to put markers into what it sends. What it asks of this side is done in any case.
+    pub markers: bool,
+    /// The MPA revision to ask with: 1 (RFC 5044) or 2 (RFC 6581). Both are accepted.
+    pub mpa_version: u8,
+    /// Ask for peer-to-peer connections, with this message as RTR; needs MPA revision 2.
+    pub peer_to_peer: Option<RtrKind>,
+    /// Atomics and immediate data by RFC 7306, which Linux's siw does not know.
+    pub rfc7306: bool,
+    /// Whether the sink of a READ must allow `REMOTE_WRITE`, as RFC 5040 §4.3 has it, since the response is a tagged
+    /// message like any other. If not, `LOCAL_WRITE` is enough, as on the other wires.
+    pub strict_read_sink: bool,
+}
+
+impl Default for IwarpOptions {
+    fn default() -> IwarpOptions {
+        IwarpOptions {
+            crc: true,
+            markers: false,
+            mpa_version: 2,
+            peer_to_peer: None,
+            rfc7306: false,
+            strict_read_sink: true,
+        }
+    }
+}
+
 /// What a device is made with.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// Its name, as in messages: "rocev2:127.0.0.1".
     pub name: String,
+    /// What carries its messages.
+    pub wire: Wire,
+    /// How an iWARP device sets connections up.
+    pub iwarp: IwarpOptions,
     /// Its addresses; the first is the default source.
     pub gids: Vec<GidEntry>,
     /// The largest path MTU it uses.
@@ -165,6 +212,8 @@ impl Default for DeviceConfig {
     fn default() -> DeviceConfig {
         DeviceConfig {
             name: String::from("everywire0"),
+            wire: Wire::RoceV2,
+            iwarp: IwarpOptions::default(),
             gids: Vec::new(),
             active_mtu: Mtu::M4096,
             node_guid: Guid(0),
@@ -189,6 +238,16 @@ impl DeviceConfig {
             ..DeviceConfig::default()
         }
     }
+
+    /// An iWARP device at `ip`, with everything else at its default; give it a seed of real entropy.
+    pub fn iwarp(ip: IpAddr) -> DeviceConfig {
+        DeviceConfig {
+            name: format!("iwarp:{ip}"),
+            wire: Wire::Iwarp,
+            gids: vec![GidEntry::new(ip)],
+            ..DeviceConfig::default()
+        }
+    }
 }
 
 /// How atomics are atomic. The numbers are `ibv_atomic_cap`'s.
@@ -208,6 +267,18 @@ pub enum AtomicCap {
 pub struct DeviceAttr {
     /// Its name.
     pub name: String,
+    /// What carries its messages.
+    pub wire: Wire,
+    /// What sort of device it is.
+    pub node_type: NodeType,
+    /// Whether it has unreliable connections.
+    pub uc: bool,
+    /// Whether it has datagrams.
+    pub ud: bool,
+    /// Whether it has multicast groups.
+    pub multicast: bool,
+    /// Whether it has immediate data.
+    pub immediate: bool,
     /// Its GUID.
     pub node_guid: Guid,
     /// Version of this implementation.

@@ -12,7 +12,9 @@ use std::task::Waker;
 use everywire_transport::ib::wr::MAX_MESSAGE;
 use everywire_wire::{Mtu, PKey};
 
-use crate::config::{AtomicCap, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, PortAttr};
+use crate::config::{
+    AtomicCap, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, PortAttr, Wire, WireFeature,
+};
 use crate::counters::Counters;
 use crate::drive::Drive;
 use crate::events::AsyncEvents;
@@ -100,6 +102,11 @@ impl Device {
         &self.0.config.name
     }
 
+    /// What carries its messages.
+    pub fn wire(&self) -> Wire {
+        self.0.config.wire
+    }
+
     /// What it was made with, as settled.
     pub fn config(&self) -> &DeviceConfig {
         &self.0.config
@@ -118,12 +125,19 @@ impl Device {
     /// What it says about itself.
     pub fn attributes(&self) -> DeviceAttr {
         let config = &self.0.config;
+        let has = |feature| config.lacks(feature).is_none();
         DeviceAttr {
             name: config.name.clone(),
+            wire: config.wire,
+            node_type: config.wire.node_type(),
+            uc: has(WireFeature::Uc),
+            ud: has(WireFeature::Ud),
+            multicast: has(WireFeature::Multicast),
+            immediate: has(WireFeature::Immediate),
             node_guid: config.node_guid,
             fw_ver: env!("CARGO_PKG_VERSION"),
             limits: config.limits.clone(),
-            atomic_cap: AtomicCap::Glob,
+            atomic_cap: if has(WireFeature::Atomics) { AtomicCap::Glob } else { AtomicCap::None },
             page_size_cap: !0xfff,
             mem_extensions: true,
             phys_port_cnt: 1,

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod ah;
+mod any_qp;
 mod cm_id;
 mod config;
 mod counters;
@@ -38,6 +39,7 @@ mod tests;
 mod timer;
 mod waker;
 mod windows;
+mod wire_kind;
 
 pub use ah::{Ah, AhAttr};
 pub use cm_id::{
@@ -47,8 +49,9 @@ pub use cm_id::{
     ResolveOptions, ResolveRequest, Rested, UdListener,
 };
 pub use config::{
-    AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck, MAX_CQE,
-    MAX_QPS, MAX_REGISTRATION, PortAttr, PortState,
+    AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck,
+    IwarpOptions, MAX_CQE, MAX_QPS, MAX_REGISTRATION, NodeType, PortAttr, PortState, RtrKind, Wire,
+    WireFeature,
 };
 pub use counters::{Counters, DeviceCounter};
 pub use cq::{Arm, Cq, CqError, NextEvent, Wait};

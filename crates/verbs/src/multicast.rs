@@ -16,6 +16,7 @@ use crate::events::AsyncEvent;
 use crate::qp::Qp;
 use crate::route::Command;
 use crate::state::State;
+use crate::wire_kind::WireFeature;
 
 impl State {
     /// Hands a packet to every member of the group it was sent to.
@@ -27,7 +28,11 @@ impl State {
     ) -> Result<(), DeviceCounter> {
         let members = self.groups.get(&meta.dst).ok_or(DeviceCounter::DropNoGroupMember)?.clone();
         for qpn in members {
-            self.with_qp(qpn, true, |qp, core| qp.handle_packet(core, now, packet, meta));
+            self.with_qp(qpn, true, |qp, core| {
+                if let Some(qp) = qp.ib() {
+                    qp.handle_packet(core, now, packet, meta);
+                }
+            });
         }
         Ok(())
     }
@@ -108,6 +113,7 @@ impl Qp {
     /// member any more.
     pub fn attach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
         let refuse = |kind, what: String| Err(VerbsError::new(kind, self.to_string(), what));
+        self.device().config().needs(WireFeature::Multicast)?;
         if self.ty() != QpType::Ud {
             return refuse(
                 ErrorKind::InvalidArgument,

@@ -116,6 +116,7 @@ impl Pd {
             let what = "the shared receive queue belongs to another protection domain";
             return Err(VerbsError::new(ErrorKind::InvalidArgument, device.name(), what));
         }
+        device.config().needs_service(init.ty)?;
         caps.check().map_err(|error| VerbsError::attr(device.name(), &error))?;
         let rows = [
             ("max_qp_wr", caps.max_send_wr.max(caps.max_recv_wr), limits.max_qp_wr),
@@ -237,15 +238,18 @@ impl Qp {
     /// Posts a send.
     #[inline]
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
+        self.device().config().check_post(&wr)?;
         let posted = self.device().lock().with_qp(self.qpn(), true, |qp, core| qp.post_send(core, wr));
         posted.unwrap_or(Err(PostError::WrongState { state: QpState::Reset, what: "send" }))
     }
 
     /// Posts sends in order, up to the first that is refused, under one lock and with one kick of the driver.
     pub fn post_send_list(&self, list: impl IntoIterator<Item = SendWr>) -> Result<(), PostListError> {
+        let config = self.device().config();
         let posted = self.device().lock().with_qp(self.qpn(), true, |qp, core| {
             for (index, wr) in list.into_iter().enumerate() {
-                qp.post_send(core, wr).map_err(|error| PostListError { index, error })?;
+                let posted = config.check_post(&wr).and_then(|()| qp.post_send(core, wr));
+                posted.map_err(|error| PostListError { index, error })?;
             }
             Ok(())
         });

@@ -12,6 +12,8 @@ use everywire_wire::Qpn;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 
+use crate::any_qp::AnyQp;
+
 /// Freed slots that rest before one is used again, while the table may still grow.
 const REUSE_DISTANCE: usize = 256;
 
@@ -23,7 +25,7 @@ const QPN_BITS: u32 = 24;
 
 /// One queue pair and what the device keeps beside it.
 pub(crate) struct QpEntry {
-    pub(crate) qp: ib::Qp,
+    pub(crate) qp: AnyQp,
     /// In the ready queue.
     pub(crate) ready: bool,
     /// Whose window it uses.
@@ -69,7 +71,8 @@ impl QpTable {
                 self.free.push_back(slot);
                 continue;
             };
-            let entry = QpEntry { qp: ib::Qp::new(config(qpn)), ready: false, peer: None, groups: 0 };
+            let entry =
+                QpEntry { qp: AnyQp::Ib(ib::Qp::new(config(qpn))), ready: false, peer: None, groups: 0 };
             let place = &mut self.slots[slot as usize];
             place.qpn = qpn;
             place.entry = Some(Box::new(entry));

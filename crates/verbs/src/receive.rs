@@ -68,7 +68,11 @@ impl State {
             Qpn::GSI => self.accept_mad(now, datagram, &packet),
             qpn => {
                 let slot = self.qps.slot(qpn).ok_or(DeviceCounter::DropUnknownQp)?;
-                self.with_slot(slot, |qp, core| qp.handle_packet(core, now, &packet, &meta));
+                self.with_slot(slot, |qp, core| {
+                    if let Some(qp) = qp.ib() {
+                        qp.handle_packet(core, now, &packet, &meta);
+                    }
+                });
                 Ok(())
             }
         }

@@ -15,6 +15,7 @@ use everywire_wire::{Guid, Psn, Qpn};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
+use crate::any_qp::AnyQp;
 use crate::cm_id::CmState;
 use crate::config::{DeviceConfig, PortState};
 use crate::events::AsyncEvent;
@@ -151,7 +152,7 @@ impl State {
     pub(crate) fn with_slot<T>(
         &mut self,
         slot: u32,
-        run: impl FnOnce(&mut ib::Qp, &mut Core) -> T,
+        run: impl FnOnce(&mut AnyQp, &mut Core) -> T,
     ) -> Option<T> {
         let entry = self.qps.at(slot)?;
         let result = run(&mut entry.qp, &mut self.core);
@@ -165,7 +166,7 @@ impl State {
         &mut self,
         qpn: Qpn,
         poll: bool,
-        run: impl FnOnce(&mut ib::Qp, &mut Core) -> T,
+        run: impl FnOnce(&mut AnyQp, &mut Core) -> T,
     ) -> Option<T> {
         let slot = self.qps.slot(qpn)?;
         let entry = self.qps.at(slot)?;
@@ -247,14 +248,15 @@ impl State {
     /// peer, whose message was taken, would retry until it gave up.
     fn keep_last_words(&mut self, slot: u32) {
         let (Some(now), Some(entry)) = (self.now, self.qps.at(slot)) else { return };
-        if entry.qp.config().ty != ib::QpType::Rc || entry.qp.poll_timeout().is_none() {
+        let Some(qp) = entry.qp.ib() else { return };
+        if qp.config().ty != ib::QpType::Rc || qp.poll_timeout().is_none() {
             return;
         }
-        entry.qp.hurry();
+        qp.hurry();
         let burst = self.spare.get_or_insert_with(|| Box::new(ib::Burst::default()));
         for _ in 0..MAX_LAST_WORDS {
             if self.last_words.len() >= MAX_LAST_WORDS_WAITING
-                || !entry.qp.poll_transmit(&mut self.core, now, burst)
+                || !qp.poll_transmit(&mut self.core, now, burst)
             {
                 break;
             }
@@ -321,7 +323,8 @@ impl State {
         while let Some(slot) = self.ready.pop_front() {
             let Some(entry) = self.qps.at(slot) else { continue };
             entry.ready = false;
-            let filled = entry.qp.poll_transmit(&mut self.core, now, burst);
+            let Some(qp) = entry.qp.ib() else { continue };
+            let filled = qp.poll_transmit(&mut self.core, now, burst);
             self.settle(slot, filled); // one burst each, then to the end of the queue
             if filled {
                 return true;

@@ -56,6 +56,14 @@ pub enum PostError {
         /// "RC", "UC", "UD".
         service: &'static str,
     },
+    /// The device's wire has no message for it.
+    #[error("{op} is not possible here: {why}")]
+    NotOnThisWire {
+        /// Operation.
+        op: &'static str,
+        /// What the wire lacks.
+        why: &'static str,
+    },
     /// A datagram without destination.
     #[error("a UD work request needs a destination")]
     NoDestination,
@@ -65,10 +73,12 @@ pub enum PostError {
 }
 
 impl PostError {
-    /// The positive `errno` with which libibverbs' post calls report it: 12 (ENOMEM) for a full queue, else 22 (EINVAL).
+    /// The positive `errno` with which libibverbs' post calls report it: 12 (ENOMEM) for a full queue, 95
+    /// (EOPNOTSUPP) for what the wire lacks, else 22 (EINVAL).
     pub fn errno(&self) -> i32 {
         match self {
             PostError::QueueFull { .. } => 12,
+            PostError::NotOnThisWire { .. } => 95,
             _ => 22,
         }
     }

@@ -25,6 +25,7 @@ use crate::device::Device;
 use crate::pd::Pd;
 use crate::state::State;
 use crate::waker::WakerKey;
+use crate::wire_kind::WireFeature;
 
 /// A datagram service that was found.
 #[derive(Clone, Debug)]
@@ -72,6 +73,7 @@ impl Pd {
         let device = self.device();
         let ResolveOptions { dst, src, private_data, timeout } = options;
         let fail = |step, kind| CmError::new(device.config(), step, src, Some(dst), kind);
+        device.config().needs(WireFeature::Ud).map_err(|error| fail(CmStep::ResolveService, error.into()))?;
         check_private("service request", RESOLVE_PRIVATE_DATA, &private_data)
             .map_err(|kind| fail(CmStep::ResolveService, kind))?;
         let src_ip = src.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());

@@ -28,6 +28,7 @@ use crate::device::Device;
 use crate::qp::Qp;
 use crate::state::State;
 use crate::waker::{WakerKey, WakerSet};
+use crate::wire_kind::WireFeature;
 
 /// A peer's request until a program has answered it, or its time is over.
 pub(super) struct Asking {
@@ -75,6 +76,9 @@ impl Drop for UdListenerInner {
 impl Device {
     /// Offers a datagram service. Port 0 takes a free one; an unspecified address means all of the device's.
     pub fn listen_udp(&self, addr: SocketAddr, options: ListenOptions) -> Result<UdListener, CmError> {
+        if let Err(error) = self.config().needs(WireFeature::Ud) {
+            return Err(CmError::new(self.config(), CmStep::Listen, Some(addr), None, error.into()));
+        }
         let mut state = self.lock();
         match state.cm_listen(addr, PortSpace::UDP, options.backlog) {
             Ok((id, bound)) => {
