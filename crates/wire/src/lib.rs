@@ -20,8 +20,10 @@ pub mod ip;
 pub mod ip_cm;
 mod layout;
 pub mod mad;
+pub mod notice;
 pub mod opcode;
 pub mod roce;
+pub mod smp;
 pub mod udp;
 
 pub use bth::Bth;
