@@ -6,11 +6,12 @@ use everywire_wire::eth::EthHeader;
 use everywire_wire::grh::Grh;
 use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header};
 use everywire_wire::ip_cm::IpCmHeader;
+use everywire_wire::lrh::Lrh;
 use everywire_wire::mad::{MadHeader, RmppHeader};
 use everywire_wire::udp::UdpHeader;
 use everywire_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HiddenId, IcrcHasher, IcrcV4, Ieth, ImmDt, Reth, RocePacket,
-    UdpFrame, icrc_v4,
+    UdpFrame, icrc_ib, icrc_v4, vcrc,
 };
 
 /// Asserts that `parse` then `emit` gives the bytes back. `$len` is how many of them the value stands for.
@@ -75,6 +76,31 @@ target!(atomic_eth, from(12, captures::roce_payloads()), |bytes| re_emits!(bytes
 target!(atomic_ack_eth, from(16, captures::roce_payloads()), |bytes| re_emits!(bytes, AtomicAckEth));
 target!(immdt, from(12, captures::roce_payloads()), |bytes| re_emits!(bytes, ImmDt));
 target!(ieth, from(12, captures::roce_payloads()), |bytes| re_emits!(bytes, Ieth));
+
+/// Packets of an InfiniBand link: what RoCE v2 carries, between an LRH and a VCRC.
+fn ib_packets() -> Vec<Vec<u8>> {
+    let framed = |payload: Vec<u8>| {
+        let mut packet = vec![0x10, 0x22, 0, 7, 0, 0, 0, 9];
+        packet.extend(payload);
+        packet.resize(packet.len().next_multiple_of(4), 0);
+        let words = (packet.len() / 4) as u16;
+        packet[4..6].copy_from_slice(&words.to_be_bytes());
+        packet.extend([0; 2]);
+        vcrc::seal(&mut packet);
+        packet
+    };
+    captures::roce_payloads().into_iter().map(framed).collect()
+}
+
+target!(lrh, ib_packets(), |bytes| re_emits!(bytes, Lrh));
+target!(ib_packet, ib_packets(), |bytes| {
+    let _ = icrc_ib(bytes);
+    if let Ok(lrh) = vcrc::check_packet(bytes) {
+        let mut moved = bytes.to_vec();
+        vcrc::rewrite_vl(&mut moved, lrh.vl ^ 5);
+        assert_eq!(vcrc::check_packet(&moved), Ok(Lrh { vl: lrh.vl ^ 5, ..lrh }));
+    }
+});
 
 target!(roce_packet, captures::roce_payloads(), |bytes| {
     if let Ok(packet) = RocePacket::parse(bytes) {

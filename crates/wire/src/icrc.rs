@@ -1,6 +1,6 @@
-//! The invariant CRC: CRC-32 over what no router may change, at the end of every RoCE packet.
+//! The invariant CRC: CRC-32 over what no router may change, at the end of every RoCE and InfiniBand packet.
 //!
-//! Read IBTA §7.8.1 and annexes A16, A17 first. Eight bytes of ones stand in for the absent LRH; fields that change on the
+//! Read IBTA §7.8.1 and annexes A16, A17 first. Eight bytes of ones stand in for the LRH that RoCE lacks; fields that change on the
 //! way (IPv4 TOS, TTL, checksum; IPv6 traffic class, flow label, hop limit; UDP checksum; BTH byte 4) count as ones. The
 //! result is written little-endian. The IPv4 Identification and flags are *not* masked: see [`HiddenId`] for a receiver
 //! that cannot see them. Nothing here allocates.
@@ -11,6 +11,7 @@ mod hidden_id;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Bth;
+use crate::lrh::{Lnh, Lrh};
 use crate::roce::{ICRC_LEN, ROCE_UDP_PORT};
 
 pub use hidden_id::{HiddenFields, HiddenId};
@@ -77,6 +78,27 @@ pub fn icrc_grh(grh: &[u8; GRH_LEN], bth_to_pad: &[u8]) -> u32 {
     icrc(&masked_grh(grh), bth_to_pad)
 }
 
+/// The ICRC of an InfiniBand packet; `lrh_to_pad` begins with its LRH and ends before the ICRC. `None` for a raw packet,
+/// which has none, and for one too short to hold the headers that its LRH announces.
+///
+/// Inside the subnet the LRH counts but for the virtual lane; with a GRH the whole LRH counts as ones, since routers
+/// write another (IBTA §7.8.1).
+pub fn icrc_ib(lrh_to_pad: &[u8]) -> Option<u32> {
+    let (lrh, rest) = lrh_to_pad.split_first_chunk::<{ Lrh::LEN }>()?;
+    match Lnh::from_code(lrh[1]) {
+        Lnh::IbaLocal if rest.len() >= Bth::LEN => {
+            let mut hasher = IcrcHasher::lrh(lrh);
+            hasher.update(rest);
+            Some(hasher.finish())
+        }
+        Lnh::IbaGlobal => {
+            let (grh, bth_to_pad) = rest.split_first_chunk::<GRH_LEN>()?;
+            (bth_to_pad.len() >= Bth::LEN).then(|| icrc_grh(grh, bth_to_pad))
+        }
+        _ => None,
+    }
+}
+
 #[inline]
 fn icrc<const N: usize>(masked_headers: &[u8; N], bth_to_pad: &[u8]) -> u32 {
     if let Some(icrc) = icrc_of_short(masked_headers, bth_to_pad) {
@@ -135,6 +157,14 @@ impl IcrcHasher {
     #[inline]
     pub fn grh(grh: &[u8; GRH_LEN]) -> IcrcHasher {
         IcrcHasher::begin(&masked_grh(grh))
+    }
+
+    /// For an InfiniBand packet without GRH.
+    #[inline]
+    pub fn lrh(lrh: &[u8; Lrh::LEN]) -> IcrcHasher {
+        let mut masked = *lrh;
+        masked[0] |= 0xf0;
+        IcrcHasher { crc: crc32(0, &masked), seen: 0 }
     }
 
     #[inline]

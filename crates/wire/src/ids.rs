@@ -258,6 +258,21 @@ pub struct Lid(pub u16);
 impl Lid {
     /// Every port answers to it.
     pub const PERMISSIVE: Lid = Lid(0xffff);
+
+    /// The first LID of multicast groups (IBTA §4.1.3).
+    pub const FIRST_MULTICAST: Lid = Lid(0xc000);
+
+    /// Names a port: 1 to 0xbfff.
+    #[inline]
+    pub const fn is_unicast(self) -> bool {
+        self.0 != 0 && self.0 < Lid::FIRST_MULTICAST.0
+    }
+
+    /// Names a multicast group: 0xc000 to 0xfffe.
+    #[inline]
+    pub const fn is_multicast(self) -> bool {
+        self.0 >= Lid::FIRST_MULTICAST.0 && self.0 != Lid::PERMISSIVE.0
+    }
 }
 
 /// Path MTU: how many payload bytes one packet carries at most.

@@ -19,12 +19,14 @@ pub mod ids;
 pub mod ip;
 pub mod ip_cm;
 mod layout;
+pub mod lrh;
 pub mod mad;
 pub mod notice;
 pub mod opcode;
 pub mod roce;
 pub mod smp;
 pub mod udp;
+pub mod vcrc;
 
 pub use bth::Bth;
 pub use error::WireError;
@@ -33,8 +35,9 @@ pub use ext_headers::{
     Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, NakCode, Reth, Syndrome, SyndromeKind,
 };
 pub use frame::UdpFrame;
-pub use icrc::{HiddenFields, HiddenId, IcrcHasher, IcrcV4, IcrcV6, icrc_grh, icrc_v4, icrc_v6};
+pub use icrc::{HiddenFields, HiddenId, IcrcHasher, IcrcV4, IcrcV6, icrc_grh, icrc_ib, icrc_v4, icrc_v6};
 pub use ids::{Gid, Guid, LKey, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey};
+pub use lrh::{Lnh, Lrh};
 pub use mad::{MAD_LEN, Mad};
 pub use opcode::{Opcode, Service};
 pub use roce::{ROCE_UDP_PORT, RocePacket};
