@@ -8,6 +8,9 @@ use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header};
 use everywire_wire::ip_cm::IpCmHeader;
 use everywire_wire::lrh::Lrh;
 use everywire_wire::mad::{MadHeader, RmppHeader};
+use everywire_wire::notice;
+use everywire_wire::sa::{self, Record, SaMad};
+use everywire_wire::smp::{self, Smp};
 use everywire_wire::udp::UdpHeader;
 use everywire_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HiddenId, IcrcHasher, IcrcV4, Ieth, ImmDt, Reth, RocePacket,
@@ -175,4 +178,86 @@ target!(cm_messages, from(24, mads()), |bytes| {
     re_emits!(bytes, cm::SidrRep);
     re_emits!(bytes, cm::Lap);
     re_emits!(bytes, cm::Apr);
+});
+
+/// Management datagrams of the subnet: the captured ones under the classes and attributes of subnet management.
+fn subnet_mads() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (class, attributes) in [(0x01, 0x10..=0x20u8), (0x81, 0x10..=0x20), (0x03, 0x11..=0x38)] {
+        for attribute in attributes {
+            let mut mad = captures::mads()[0].to_vec();
+            (mad[1], mad[16], mad[17]) = (class, 0, attribute);
+            seeds.push(mad);
+        }
+    }
+    seeds
+}
+
+target!(smp, subnet_mads(), |bytes| {
+    if let Ok(mad) = bytes.try_into()
+        && let Ok(smp) = Smp::from_mad(mad)
+    {
+        assert_eq!(&smp.to_mad(), mad);
+        let _ = (smp.is_directed(), smp.is_returning(), smp.status(), smp.hop_pointer(), smp.hop_count());
+    }
+});
+
+target!(smp_attributes, from(64, subnet_mads()), |bytes| {
+    re_emits!(bytes, smp::NodeDescription);
+    re_emits!(bytes, smp::NodeInfo);
+    re_emits!(bytes, smp::SwitchInfo);
+    re_emits!(bytes, smp::GuidInfo);
+    re_emits!(bytes, smp::PortInfo);
+    re_emits!(bytes, smp::PKeyTable);
+    re_emits!(bytes, smp::SlToVl);
+    re_emits!(bytes, smp::VlArbitration);
+    re_emits!(bytes, smp::LinearForwardingTable);
+    re_emits!(bytes, smp::MulticastForwardingTable);
+    re_emits!(bytes, smp::SmInfo);
+    re_emits!(bytes, smp::LedInfo);
+    if let Ok(description) = smp::NodeDescription::parse(bytes) {
+        let _ = description.name();
+    }
+});
+
+target!(notices, from(64, subnet_mads()), |bytes| {
+    re_emits!(bytes, notice::Notice);
+    re_emits!(bytes, notice::Report);
+    re_emits!(bytes, notice::InformInfo);
+    re_emits!(bytes, notice::TrapGid);
+    re_emits!(bytes, notice::TrapPort);
+    re_emits!(bytes, notice::TrapCapabilities);
+    re_emits!(bytes, notice::TrapSystemImage);
+    re_emits!(bytes, notice::TrapMKey);
+    re_emits!(bytes, notice::TrapKey);
+});
+
+target!(sa_mad, subnet_mads(), |bytes| {
+    if let Ok(mad) = bytes.try_into()
+        && let Ok(sa) = SaMad::from_mad(mad)
+    {
+        assert_eq!(&sa.to_mad(), mad);
+        // Whatever the mask, a record matches itself.
+        assert!(sa::ServiceRecord::components(sa.component_mask).match_bytes(&sa.data, &sa.data));
+        assert!(sa::PortInfoRecord::components(sa.component_mask).match_bytes(&sa.data, &sa.data));
+    }
+});
+
+target!(sa_records, from(56, subnet_mads()), |bytes| {
+    re_emits!(bytes, sa::ClassPortInfo);
+    re_emits!(bytes, sa::NodeRecord);
+    re_emits!(bytes, sa::PortInfoRecord);
+    re_emits!(bytes, sa::SlToVlRecord);
+    re_emits!(bytes, sa::SwitchInfoRecord);
+    re_emits!(bytes, sa::LftRecord);
+    re_emits!(bytes, sa::MftRecord);
+    re_emits!(bytes, sa::SmInfoRecord);
+    re_emits!(bytes, sa::LinkRecord);
+    re_emits!(bytes, sa::GuidInfoRecord);
+    re_emits!(bytes, sa::PKeyTableRecord);
+    re_emits!(bytes, sa::VlArbitrationRecord);
+    re_emits!(bytes, sa::InformInfoRecord);
+    re_emits!(bytes, sa::PathRecord);
+    re_emits!(bytes, sa::McMemberRecord);
+    re_emits!(bytes, sa::ServiceRecord);
 });

@@ -12,6 +12,11 @@ use crate::{Gid, Guid, Lid, PKey, Psn, QKey, Qpn};
 pub(crate) trait Field: Sized {
     fn get(data: &[u8], bit: usize, width: usize) -> Self;
     fn put(&self, data: &mut [u8], bit: usize, width: usize);
+
+    /// Names first bit and width of every elementary field, in order: those of a nested table one by one.
+    fn leaves(bit: usize, width: usize, visit: &mut dyn FnMut(usize, usize)) {
+        visit(bit, width);
+    }
 }
 
 /// Up to 64 bits, most significant first.
@@ -137,6 +142,10 @@ macro_rules! layout {
             fn put(&self, data: &mut [u8], bit: usize, _: usize) {
                 $($crate::layout::Field::put(&self.$field, data, bit + $byte * 8 + $bit, $end - $bit);)*
             }
+
+            fn leaves(bit: usize, _: usize, visit: &mut dyn FnMut(usize, usize)) {
+                $(<$ty as $crate::layout::Field>::leaves(bit + $byte * 8 + $bit, $end - $bit, visit);)*
+            }
         }
 
         /// All bits zero.
@@ -148,6 +157,29 @@ macro_rules! layout {
     };
 }
 pub(crate) use layout;
+
+/// Arrays of values as one field, each element of so many bits.
+macro_rules! array_field {
+    ($($(#[$meta:meta])* $alias:ident = [$ty:ty; $count:literal], $bits:literal;)*) => {
+        $($(#[$meta])* pub type $alias = [$ty; $count];
+        impl $crate::layout::Field for $alias {
+            fn get(data: &[u8], bit: usize, _: usize) -> Self {
+                std::array::from_fn(|i| $crate::layout::Field::get(data, bit + i * $bits, $bits))
+            }
+            fn put(&self, data: &mut [u8], bit: usize, _: usize) {
+                for (i, value) in self.iter().enumerate() {
+                    $crate::layout::Field::put(value, data, bit + i * $bits, $bits);
+                }
+            }
+            fn leaves(bit: usize, _: usize, visit: &mut dyn FnMut(usize, usize)) {
+                for i in 0..$count {
+                    <$ty as $crate::layout::Field>::leaves(bit + i * $bits, $bits, visit);
+                }
+            }
+        })*
+    };
+}
+pub(crate) use array_field;
 
 /// Fails unless the fields cover `len` bytes without gap or overlap, in order.
 #[cfg(test)]

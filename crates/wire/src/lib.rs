@@ -24,6 +24,7 @@ pub mod mad;
 pub mod notice;
 pub mod opcode;
 pub mod roce;
+pub mod sa;
 pub mod smp;
 pub mod udp;
 pub mod vcrc;

@@ -3,7 +3,7 @@
 //! Read IBTA §14.2.5 first. Each stands at the start of an SMP's 64 data bytes, and inside the records of subnet
 //! administration ([`crate::sa`]). Values of the fields are named in [`super::codes`].
 
-use crate::layout::layout;
+use crate::layout::{array_field, layout};
 use crate::{Guid, Lid, PKey};
 
 layout! {
@@ -316,23 +316,6 @@ layout! {
         /// Reserved.
         reserved: u32, 0, 1..32;
     }
-}
-
-/// Arrays of numbers as one field.
-macro_rules! array_field {
-    ($($(#[$meta:meta])* $alias:ident = [$ty:ty; $count:literal], $bits:literal;)*) => {
-        $($(#[$meta])* pub type $alias = [$ty; $count];
-        impl crate::layout::Field for $alias {
-            fn get(data: &[u8], bit: usize, _: usize) -> Self {
-                std::array::from_fn(|i| crate::layout::Field::get(data, bit + i * $bits, $bits))
-            }
-            fn put(&self, data: &mut [u8], bit: usize, _: usize) {
-                for (i, value) in self.iter().enumerate() {
-                    crate::layout::Field::put(value, data, bit + i * $bits, $bits);
-                }
-            }
-        })*
-    };
 }
 
 array_field! {
