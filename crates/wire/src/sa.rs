@@ -12,10 +12,11 @@ use crate::layout::{Field, get_bits, layout};
 use crate::mad::{MAD_LEN, Mad, MadHeader, RmppHeader, class};
 use crate::{Gid, Lid, PKey, QKey, Qpn, WireError};
 
+pub use membership::{McMemberRecord, ServiceRecord, join_state};
+pub use path::{PathRecord, selector};
 pub use records::{
-    GuidInfoRecord, InformInfoRecord, LftRecord, LinkRecord, McMemberRecord, MftRecord, NodeRecord,
-    PKeyTableRecord, PathRecord, PortInfoRecord, ServiceRecord, SlToVlRecord, SmInfoRecord, SwitchInfoRecord,
-    VlArbitrationRecord,
+    GuidInfoRecord, InformInfoRecord, LftRecord, LinkRecord, MftRecord, NodeRecord, PKeyTableRecord,
+    PortInfoRecord, SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord,
 };
 
 /// Version of the subnet administration class.

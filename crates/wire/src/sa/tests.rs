@@ -2,6 +2,7 @@
 //!
 //! The numbers of components are those of `ib_types.h` and of Linux' `ib_sa.h`.
 
+use super::membership::Byte;
 use super::*;
 use crate::layout::assert_complete;
 use crate::smp::{NodeInfo, PortInfo, SmInfo};
@@ -25,7 +26,7 @@ fn every_bit_of_every_table_is_accounted_for() {
         MftRecord
     );
     check!(SmInfoRecord, LinkRecord, GuidInfoRecord, PKeyTableRecord, VlArbitrationRecord, InformInfoRecord);
-    check!(PathRecord, McMemberRecord, ServiceRecord, membership::Byte);
+    check!(PathRecord, McMemberRecord, ServiceRecord, Byte);
 }
 
 /// First bit of component `n`.
