@@ -1,8 +1,9 @@
-//! The InfiniBand transport and connection manager as state machines: no socket, thread or clock.
+//! The transports (InfiniBand, iWARP) and their connection managers as state machines: no socket, thread or clock.
 #![forbid(unsafe_code)]
 
 pub mod cm;
 pub mod congestion;
 pub mod ib;
+pub mod iwarp;
 pub mod mad;
 pub mod memory;

@@ -5,6 +5,9 @@
 //! whole range *before* a byte moves, and an operation of zero length checks nothing and succeeds.
 //! This module does not allocate keys and does not know how a region is stored.
 
+use std::fmt;
+use std::sync::Arc;
+
 use bitflags::bitflags;
 use everywire_wire::{LKey, Qpn, RKey};
 
@@ -137,6 +140,58 @@ pub struct FastRegister {
     pub pages: Vec<Sge>,
 }
 
+/// Registered memory that stays where it is for as long as somebody holds it.
+pub trait PinOwner: Send + Sync + 'static {
+    /// Where its first byte is. Peers and the program write it at any time: it is for the system's own copying calls
+    /// (a vectored write to a socket), never for a Rust reference.
+    fn start(&self) -> *const u8;
+    /// Copies bytes from `offset` out, for those who can't use a pointer.
+    fn read(&self, offset: u64, into: &mut [u8]);
+}
+
+/// A range of registered memory, held.
+#[derive(Clone)]
+pub struct Pin {
+    owner: Arc<dyn PinOwner>,
+    offset: u64,
+    len: usize,
+}
+
+impl Pin {
+    /// `len` bytes at `offset` of `owner`; the caller has checked that they are there.
+    pub fn new(owner: Arc<dyn PinOwner>, offset: u64, len: usize) -> Pin {
+        Pin { owner, offset, len }
+    }
+
+    /// Where the bytes are, until this is dropped.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.owner.start().wrapping_add(self.offset as usize)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends a copy of the bytes, without the first `skip`, to `out`.
+    pub fn copy_to(&self, skip: usize, out: &mut Vec<u8>) {
+        let (at, take) = (out.len(), self.len.saturating_sub(skip));
+        out.resize(at + take, 0);
+        self.owner.read(self.offset + skip as u64, &mut out[at..]);
+    }
+}
+
+impl fmt::Debug for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pin({} bytes at offset {})", self.len, self.offset)
+    }
+}
+
 /// The key table and the bytes behind it, as the queue pairs of one device see them.
 ///
 /// Work requests carry virtual addresses; whether those are real or synthetic is the implementation's business.
@@ -155,6 +210,22 @@ pub trait Memory {
     fn write_remote(&mut self, at: &RemoteAccess, from: &[u8]) -> Result<(), AccessError>;
     /// Checks, then does an atomic; gives the original value.
     fn atomic(&mut self, at: &RemoteAccess, op: AtomicOp) -> Result<u64, AccessError>;
+    /// Holds `length` bytes of local memory, starting `offset` bytes into the list, instead of copying them: gives them
+    /// to `take` in order. False, and nothing given, where memory can only be copied.
+    fn pin(
+        &self,
+        _pd: PdId,
+        _sges: &[Sge],
+        _offset: u64,
+        _length: usize,
+        _take: &mut dyn FnMut(Pin),
+    ) -> Result<bool, AccessError> {
+        Ok(false)
+    }
+    /// Checks a peer's access, then holds its bytes for a READ response as [`Memory::pin`] does.
+    fn pin_remote(&self, _at: &RemoteAccess, _take: &mut dyn FnMut(Pin)) -> Result<bool, AccessError> {
+        Ok(false)
+    }
     /// A Local Invalidate work request.
     fn invalidate_local(&mut self, pd: PdId, qpn: Qpn, key: RKey) -> Result<(), AccessError>;
     /// The invalidation carried by a peer's SEND with Invalidate.

@@ -4,10 +4,12 @@
 //! its header, reserved ones included, so that `emit(parse(x)) == x` for every `x` that parses. Nothing here allocates on
 //! the data path, opens a socket, keeps state about a peer or judges whether a well-formed message is welcome.
 //! Read first: [`bth`] and [`ext_headers`] (IBTA chapter 9), then [`roce`] and [`icrc`] (annexes A16, A17), then [`cm`] (chapter 12).
+//! iWARP: [`mpa`] (RFC 5044, 6581), [`ddp`] (RFC 5041), [`rdmap`] (RFC 5040, 7306).
 #![forbid(unsafe_code)]
 
 pub mod bth;
 pub mod cm;
+pub mod ddp;
 mod error;
 pub mod eth;
 pub mod ext_headers;
@@ -21,8 +23,10 @@ pub mod ip_cm;
 mod layout;
 pub mod lrh;
 pub mod mad;
+pub mod mpa;
 pub mod notice;
 pub mod opcode;
+pub mod rdmap;
 pub mod roce;
 pub mod sa;
 pub mod smp;
