@@ -1,0 +1,179 @@
+//! A topology file as written: the keys that there are, before anything refers to anything.
+
+use std::net::IpAddr;
+
+use everywire_net::fabric_host::plan::{Engine, Layout};
+use serde::Deserialize;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// The fabric's name; the file's own without its ending if left out.
+    pub name: Option<String>,
+    /// Where the subnet manager is: a host's port or a switch.
+    pub sm: Option<String>,
+    /// How routes are made.
+    pub engine: Option<Engine>,
+    /// Root switches.
+    pub roots: Option<Vec<String>>,
+    /// LID mask control.
+    pub lmc: Option<u8>,
+    /// How `fabric show` draws it.
+    pub layout: Option<LayoutFile>,
+    /// What links are like that do not say.
+    #[serde(default)]
+    pub defaults: ShapeFile,
+    /// A shape to make.
+    pub generate: Option<Generate>,
+    /// Hosts.
+    #[serde(default)]
+    pub host: Vec<HostFile>,
+    /// Switches.
+    #[serde(default)]
+    pub switch: Vec<SwitchFile>,
+    /// `a/1 - b/2`.
+    #[serde(default)]
+    pub links: Vec<String>,
+    /// Links that are unlike the others.
+    #[serde(default)]
+    pub link: Vec<LinkFile>,
+    /// Partitions besides the default one.
+    #[serde(default)]
+    pub partition: Vec<PartitionFile>,
+}
+
+/// One of the shapes.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Generate {
+    /// Folded Clos of switches with this radix.
+    FatTree { hosts: usize, radix: u8 },
+    /// Switches in a ring.
+    Ring {
+        switches: usize,
+        #[serde(default = "one")]
+        hosts_per_switch: usize,
+    },
+    /// Switches in a torus of two dimensions.
+    Torus {
+        columns: usize,
+        rows: usize,
+        #[serde(default = "one")]
+        hosts_per_switch: usize,
+    },
+}
+
+fn one() -> usize {
+    1
+}
+
+/// One thing or a list.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMore<T> {
+    /// One.
+    One(T),
+    /// A list.
+    More(Vec<T>),
+}
+
+impl<T> OneOrMore<T> {
+    /// Always a list.
+    pub fn into_vec(self) -> Vec<T> {
+        match self {
+            OneOrMore::One(one) => vec![one],
+            OneOrMore::More(list) => list,
+        }
+    }
+}
+
+/// A host.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostFile {
+    pub name: String,
+    pub ports: Option<u8>,
+    pub guid: Option<String>,
+    /// One address a port.
+    pub ip: Option<OneOrMore<IpAddr>>,
+}
+
+/// A switch.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchFile {
+    pub name: String,
+    pub ports: u8,
+    pub guid: Option<String>,
+}
+
+/// What a link is like.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShapeFile {
+    pub rate: Option<String>,
+    pub delay_us: Option<f64>,
+    pub mtu: Option<u16>,
+    pub vls: Option<u8>,
+}
+
+/// A link with its own properties. (`flatten` and unknown keys do not go together, so they stand here once more.)
+#[derive(Debug, Deserialize)]
+#[serde(from = "LinkKeys")]
+pub struct LinkFile {
+    pub ends: [String; 2],
+    pub shape: ShapeFile,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkKeys {
+    ends: [String; 2],
+    rate: Option<String>,
+    delay_us: Option<f64>,
+    mtu: Option<u16>,
+    vls: Option<u8>,
+}
+
+impl From<LinkKeys> for LinkFile {
+    fn from(keys: LinkKeys) -> LinkFile {
+        let LinkKeys { ends, rate, delay_us, mtu, vls } = keys;
+        LinkFile { ends, shape: ShapeFile { rate, delay_us, mtu, vls } }
+    }
+}
+
+/// A partition.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PartitionFile {
+    /// Without the membership bit.
+    pub pkey: u16,
+    #[serde(default)]
+    pub full: Vec<String>,
+    #[serde(default)]
+    pub limited: Vec<String>,
+}
+
+/// How it is drawn.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum LayoutFile {
+    Levels,
+    Circle,
+    Grid { columns: usize },
+}
+
+impl LayoutFile {
+    /// Checked against the switches there are.
+    pub fn into_layout(self, switches: usize) -> Result<Layout, String> {
+        match self {
+            LayoutFile::Levels => Ok(Layout::Levels),
+            LayoutFile::Circle => Ok(Layout::Circle),
+            LayoutFile::Grid { columns } if (1..=switches.max(1)).contains(&columns) => Ok(Layout::Grid(columns)),
+            LayoutFile::Grid { columns } => {
+                Err(format!("layout.grid.columns: {columns}; there are {switches} switches to stand in them"))
+            }
+        }
+    }
+}

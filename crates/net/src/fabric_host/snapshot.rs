@@ -1,0 +1,313 @@
+//! What a fabric looks like at a moment: what `everywire fabric show` draws, as data that travels as JSON.
+//!
+//! A plan gives one too, of a fabric that does not run yet: then there are no LIDs, no tables, and no states.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Engine, Layout, LinkRate, NodeRef, Plan, PortRef};
+
+/// State of a port (PortInfo:PortState).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Not running: only planned.
+    Planned,
+    /// No link.
+    Down,
+    /// A link, and no configuration.
+    Init,
+    /// Configured, not to be used yet.
+    Armed,
+    /// In use.
+    Active,
+}
+
+impl State {
+    /// From PortInfo's number.
+    pub fn from_code(code: u8) -> State {
+        match code {
+            2 => State::Init,
+            3 => State::Armed,
+            4 => State::Active,
+            _ => State::Down,
+        }
+    }
+
+    /// As `iblinkinfo` writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Planned => "planned",
+            State::Down => "Down",
+            State::Init => "Initialize",
+            State::Armed => "Armed",
+            State::Active => "Active",
+        }
+    }
+}
+
+/// One end of a cable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkEnd {
+    /// Name of the node.
+    pub node: String,
+    /// Port number.
+    pub port: u8,
+    /// State of this port.
+    pub state: State,
+}
+
+/// A cable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its ends.
+    pub ends: [LinkEnd; 2],
+    /// Width and speed.
+    pub rate: LinkRate,
+    /// Largest payload.
+    pub mtu: u16,
+    /// Data virtual lanes.
+    pub vls: u8,
+    /// Propagation delay, in microseconds.
+    pub delay_us: f64,
+}
+
+impl Link {
+    /// Whether packets may pass.
+    pub fn is_up(&self) -> bool {
+        self.ends.iter().all(|end| !matches!(end.state, State::Down))
+    }
+}
+
+/// A port that has a LID of its own: a host's, or a switch's port 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndPort {
+    /// Port number.
+    pub port: u8,
+    /// Its GUID, in hexadecimal.
+    pub guid: String,
+    /// Base LID; 0 for none.
+    pub lid: u16,
+    /// LID mask control.
+    pub lmc: u8,
+    /// State.
+    pub state: State,
+    /// The address that stands for it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ip: Option<std::net::IpAddr>,
+    /// The process that is attached to it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub process: Option<i32>,
+}
+
+/// A host or switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a switch.
+    pub switch: bool,
+    /// Its GUID, in hexadecimal.
+    pub guid: String,
+    /// Ports, a switch's port 0 not counted.
+    pub ports: u8,
+    /// Ports with LIDs.
+    pub end_ports: Vec<EndPort>,
+    /// Of a running switch: port by LID, 255 for none; from LID 0 on.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub forwarding: Vec<u8>,
+}
+
+/// A fabric at a moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: String,
+    /// Whether it runs.
+    pub running: bool,
+    /// Where the subnet manager is, and what of: `h1/1`; empty for none of ours.
+    pub sm: String,
+    /// How routes are made.
+    pub engine: Engine,
+    /// Names of the root switches, as the plan has them.
+    pub roots: Vec<String>,
+    /// What the subnet manager warns of: a credit loop, say.
+    pub warnings: Vec<String>,
+    /// How it is drawn.
+    pub layout: Layout,
+    /// Hosts, then switches.
+    pub nodes: Vec<Node>,
+    /// Cables.
+    pub links: Vec<Link>,
+}
+
+/// A number of 64 bits as tools print GUIDs.
+pub fn hex(guid: u64) -> String {
+    format!("{guid:#018x}")
+}
+
+impl Snapshot {
+    /// Of a plan that does not run.
+    pub fn of_plan(plan: &Plan) -> Snapshot {
+        let nodes = plan.nodes().map(|node| planned_node(plan, node)).collect();
+        let end = |end: PortRef| LinkEnd {
+            node: plan.name_of(end.node).to_owned(),
+            port: end.port,
+            state: State::Planned,
+        };
+        let links = plan.links.iter().map(|link| Link {
+            ends: link.ends.map(end),
+            rate: link.shape.rate,
+            mtu: link.shape.mtu.bytes() as u16,
+            vls: link.shape.vls,
+            delay_us: link.shape.delay.as_secs_f64() * 1e6,
+        });
+        Snapshot {
+            name: plan.name.clone(),
+            running: false,
+            sm: match plan.sm.port {
+                0 => plan.name_of(plan.sm.node).to_owned(),
+                _ => plan.port_name(plan.sm),
+            },
+            engine: plan.engine,
+            roots: plan.roots.iter().map(|index| plan.switches[*index].name.clone()).collect(),
+            warnings: Vec::new(),
+            layout: plan.layout,
+            links: links.collect(),
+            nodes,
+        }
+    }
+
+    /// Hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| !node.switch)
+    }
+
+    /// Switches.
+    pub fn switches(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.switch)
+    }
+
+    /// Where each node is in `nodes`.
+    pub fn index(&self) -> BTreeMap<&str, usize> {
+        self.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect()
+    }
+
+    /// For each node its links that are up: own port, link, and the node at the other end with its port.
+    pub fn neighbours(&self) -> Vec<Vec<Neighbour>> {
+        let index = self.index();
+        let mut out = vec![Vec::new(); self.nodes.len()];
+        for (number, link) in self.links.iter().enumerate().filter(|(_, link)| link.is_up()) {
+            let [a, b] = &link.ends;
+            let (Some(&x), Some(&y)) = (index.get(a.node.as_str()), index.get(b.node.as_str())) else { continue };
+            out[x].push(Neighbour { port: a.port, link: number, node: y, peer_port: b.port });
+            out[y].push(Neighbour { port: b.port, link: number, node: x, peer_port: a.port });
+        }
+        out.iter_mut().for_each(|list| list.sort_by_key(|neighbour| neighbour.port));
+        out
+    }
+
+    /// Links between every two nodes by the shortest way that does not pass through a host; `None` where there is no way.
+    pub fn distances(&self, from: usize) -> Vec<Option<u32>> {
+        distances(&self.nodes, &self.neighbours(), from)
+    }
+
+    /// Links on the way between the first ports of hosts: by the switches' tables where the fabric runs, the shortest else.
+    /// Rows and columns are hosts in order.
+    pub fn path_lengths(&self) -> Vec<Vec<Option<u32>>> {
+        let neighbours = self.neighbours();
+        let hosts: Vec<usize> = (0..self.nodes.len()).filter(|&index| !self.nodes[index].switch).collect();
+        let row = |&from: &usize| -> Vec<Option<u32>> {
+            if self.running {
+                return hosts.iter().map(|&to| self.walk(&neighbours, from, to)).collect();
+            }
+            let all = distances(&self.nodes, &neighbours, from);
+            hosts.iter().map(|&to| all[to]).collect()
+        };
+        hosts.iter().map(row).collect()
+    }
+
+    /// Follows the tables.
+    fn walk(&self, neighbours: &[Vec<Neighbour>], from: usize, to: usize) -> Option<u32> {
+        if from == to {
+            return Some(0);
+        }
+        let lid = self.nodes[to].end_ports.first()?.lid;
+        let (mut at, mut links) = (neighbours[from].first()?.node, 1);
+        while at != to {
+            let port = *self.nodes[at].forwarding.get(usize::from(lid))?;
+            at = neighbours[at].iter().find(|neighbour| neighbour.port == port)?.node;
+            links += 1;
+            if lid == 0 || links > self.nodes.len() as u32 {
+                return None;
+            }
+        }
+        Some(links)
+    }
+}
+
+/// A link as one of its nodes sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Own port.
+    pub port: u8,
+    /// Place in [`Snapshot::links`].
+    pub link: usize,
+    /// The node at the other end.
+    pub node: usize,
+    /// Its port.
+    pub peer_port: u8,
+}
+
+fn distances(nodes: &[Node], neighbours: &[Vec<Neighbour>], from: usize) -> Vec<Option<u32>> {
+    let mut found = vec![None; nodes.len()];
+    found[from] = Some(0);
+    let mut queue = VecDeque::from([from]);
+    while let Some(at) = queue.pop_front() {
+        // Hosts do not forward.
+        if at != from && !nodes[at].switch {
+            continue;
+        }
+        let next = found[at].map(|links: u32| links + 1);
+        for neighbour in &neighbours[at] {
+            if found[neighbour.node].is_none() {
+                found[neighbour.node] = next;
+                queue.push_back(neighbour.node);
+            }
+        }
+    }
+    found
+}
+
+fn planned_node(plan: &Plan, node: NodeRef) -> Node {
+    let planned = |port, guid: u64, ip| EndPort {
+        port,
+        guid: hex(guid),
+        lid: 0,
+        lmc: 0,
+        state: State::Planned,
+        ip,
+        process: None,
+    };
+    let (guid, end_ports) = match node {
+        NodeRef::Host(index) => {
+            let host = &plan.hosts[index];
+            let guid = host.guid.0;
+            let port = |port: u8| planned(port, guid + u64::from(port), host.ips.get(usize::from(port) - 1).copied());
+            (guid, (1..=host.ports).map(port).collect())
+        }
+        NodeRef::Switch(index) => {
+            let guid = plan.switches[index].guid.0;
+            (guid, vec![planned(0, guid, None)])
+        }
+    };
+    Node {
+        name: plan.name_of(node).to_owned(),
+        switch: matches!(node, NodeRef::Switch(_)),
+        guid: hex(guid),
+        ports: plan.ports_of(node),
+        end_ports,
+        forwarding: Vec::new(),
+    }
+}
