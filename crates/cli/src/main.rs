@@ -10,6 +10,7 @@ mod demo;
 mod device;
 mod devices;
 mod error;
+mod fabric;
 mod nvme;
 mod peer;
 mod perf;
@@ -51,6 +52,8 @@ enum Command {
     Devices(devices::Args),
     /// Measure bandwidth or latency, beside raw UDP in the same run.
     Perf(perf::Args),
+    /// An InfiniBand subnet: draw it, run it in real time, pull its cables.
+    Fabric(fabric::Args),
     /// NVMe over RDMA: discover, look, read, write, measure.
     Nvme(nvme::Args),
     /// Serve namespaces to NVMe over RDMA hosts, Linux's among them.
@@ -72,6 +75,7 @@ fn main() -> std::process::ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Decode(args) => decode::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Fabric(args) => fabric::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Nvme(args) => nvme::run(&args),
         Command::Serve(args) => serve::run(&args),

@@ -10,6 +10,7 @@ pub mod capture;
 mod driver;
 pub mod error;
 mod event;
+pub mod fabric_host;
 mod link;
 pub mod raw;
 pub mod route;

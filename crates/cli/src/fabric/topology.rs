@@ -16,8 +16,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use everywire_net::fabric_host::plan::{
-    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, NodeRef, PartitionPlan, Plan, PortRef,
-    SwitchPlan, check_name,
+    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, NodeRef, PartitionPlan, Plan,
+    PortRef, SwitchPlan, check_name,
 };
 use everywire_verbs::{Guid, Mtu};
 
@@ -152,7 +152,8 @@ fn number(plan: &mut Plan) -> Result<(), String> {
 /// `a/1 - b/3`, with a hyphen or dash that has spaces around it.
 fn ends(plan: &Plan, text: &str) -> Result<[PortRef; 2], String> {
     let parts = [" - ", " – ", " -- "].iter().find_map(|dash| text.split_once(dash));
-    let (a, b) = parts.ok_or_else(|| format!("links: {text:?}: two ends are needed, as in \"h1/1 - s1/3\""))?;
+    let (a, b) =
+        parts.ok_or_else(|| format!("links: {text:?}: two ends are needed, as in \"h1/1 - s1/3\""))?;
     let port = |name: &str| plan.port(name.trim()).map_err(|e| format!("links: {text:?}: {e}"));
     Ok([port(a)?, port(b)?])
 }
@@ -178,7 +179,8 @@ fn shape(file: &ShapeFile, defaults: LinkShape, key: &str) -> Result<LinkShape, 
     }
     if let Some(bytes) = file.mtu {
         let found = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == usize::from(bytes));
-        shape.mtu = found.ok_or_else(|| format!("{key}: mtu: {bytes} is none of 256, 512, 1024, 2048, 4096"))?;
+        shape.mtu =
+            found.ok_or_else(|| format!("{key}: mtu: {bytes} is none of 256, 512, 1024, 2048, 4096"))?;
     }
     if let Some(vls) = file.vls {
         if !matches!(vls, 1 | 2 | 4 | 8 | 15) {
@@ -194,7 +196,9 @@ fn guid(key: &str, text: &str) -> Result<Guid, String> {
     let bare: String = text.trim().trim_start_matches("0x").chars().filter(|c| *c != ':').collect();
     match u64::from_str_radix(&bare, 16) {
         Ok(value) if value != 0 && !bare.starts_with('+') => Ok(Guid(value)),
-        _ => Err(format!("{key}: {text:?} is no GUID: 16 hexadecimal digits, not all zero, as in \"0x0002c90300000001\"")),
+        _ => Err(format!(
+            "{key}: {text:?} is no GUID: 16 hexadecimal digits, not all zero, as in \"0x0002c90300000001\""
+        )),
     }
 }
 
@@ -211,9 +215,9 @@ fn sm_port(plan: &Plan, text: &str) -> Result<PortRef, String> {
     match plan.node(text) {
         Some(node @ NodeRef::Switch(_)) => Ok(PortRef { node, port: 0 }),
         _ => match plan.port(text).map_err(|e| format!("sm: {e}"))? {
-            PortRef { node: NodeRef::Switch(_), .. } => {
-                Err(format!("sm: {text:?}: a switch's subnet manager is at the switch, not at one of its ports"))
-            }
+            PortRef { node: NodeRef::Switch(_), .. } => Err(format!(
+                "sm: {text:?}: a switch's subnet manager is at the switch, not at one of its ports"
+            )),
             port => Ok(port),
         },
     }

@@ -109,7 +109,9 @@ impl Claim {
         writeln!(lock, "{}", std::process::id())?;
         for left in [attach_socket(name), control_socket(name)] {
             match fs::remove_file(&left) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(with_path(&left, &error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(with_path(&left, &error));
+                }
                 _ => {}
             }
         }
@@ -153,7 +155,9 @@ pub fn not_running(name: &str, error: &io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => io::Error::new(
             error.kind(),
-            format!("no fabric named {name} runs here, {there}; `everywire fabric run TOPOLOGY.toml` starts one"),
+            format!(
+                "no fabric named {name} runs here, {there}; `everywire fabric run TOPOLOGY.toml` starts one"
+            ),
         ),
         _ => io::Error::new(error.kind(), format!("fabric {name}: {error}")),
     }

@@ -59,7 +59,7 @@ pub struct LinkEnd {
 }
 
 /// A cable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// Its ends.
     pub ends: [LinkEnd; 2],
@@ -200,7 +200,9 @@ impl Snapshot {
         let mut out = vec![Vec::new(); self.nodes.len()];
         for (number, link) in self.links.iter().enumerate().filter(|(_, link)| link.is_up()) {
             let [a, b] = &link.ends;
-            let (Some(&x), Some(&y)) = (index.get(a.node.as_str()), index.get(b.node.as_str())) else { continue };
+            let (Some(&x), Some(&y)) = (index.get(a.node.as_str()), index.get(b.node.as_str())) else {
+                continue;
+            };
             out[x].push(Neighbour { port: a.port, link: number, node: y, peer_port: b.port });
             out[y].push(Neighbour { port: b.port, link: number, node: x, peer_port: a.port });
         }
@@ -294,7 +296,9 @@ fn planned_node(plan: &Plan, node: NodeRef) -> Node {
         NodeRef::Host(index) => {
             let host = &plan.hosts[index];
             let guid = host.guid.0;
-            let port = |port: u8| planned(port, guid + u64::from(port), host.ips.get(usize::from(port) - 1).copied());
+            let port = |port: u8| {
+                planned(port, guid + u64::from(port), host.ips.get(usize::from(port) - 1).copied())
+            };
             (guid, (1..=host.ports).map(port).collect())
         }
         NodeRef::Switch(index) => {

@@ -4,15 +4,17 @@
 //! values and answers from the fabric, questions and BYE from the program. Both ends are on one machine, yet may be of two
 //! versions: HELLO and WELCOME carry [`VERSION`], and numbers are little-endian.
 //!
-//! Credits are totals, as in IBTA §7.9.4: CREDIT says how many packets of a virtual lane the other end may have sent since the
+//! Credits are totals, as in IBTA §7.9.4: CREDIT says how many packets of a lane the other end may have sent since the
 //! beginning. Nothing is ever dropped, so sending without credit ends the attachment.
 
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 /// Version of this protocol.
 pub const VERSION: u16 = 1;
-/// Virtual lanes, the management lane 15 included.
-pub const VLS: usize = 16;
+/// Service levels and virtual lanes of a port.
+pub const LEVELS: usize = 16;
+/// Lanes of the socket: one a service level, and one for management packets, which have virtual lane 15.
+pub const LANES: usize = LEVELS + 1;
 /// Most bytes of a packet, from LRH to VCRC: the headers of 4096 bytes of payload are well below 256 bytes.
 pub const MAX_PACKET: usize = 4096 + 256;
 /// Most bytes of a message: a packet and its tag.
@@ -21,7 +23,7 @@ pub const MAX_MESSAGE: usize = MAX_PACKET + 1;
 pub const MAX_PKEYS: usize = 128;
 /// Most bytes of the reason of a refusal, and of a port's name.
 pub const MAX_TEXT: usize = 1024;
-/// Packets that each side keeps room for, a virtual lane.
+/// Packets that each side keeps room for, a lane.
 pub const WINDOW: u32 = 64;
 
 /// The first bytes of HELLO.
@@ -57,7 +59,7 @@ pub struct PortValues {
     /// NeighborMTU.
     pub mtu: Mtu,
     /// Service level to virtual lane.
-    pub sl2vl: [u8; VLS],
+    pub sl2vl: [u8; LEVELS],
     /// The subnet's prefix.
     pub gid_prefix: u64,
     /// Partitions, in table order; invalid entries included.
@@ -92,8 +94,8 @@ pub enum Message<'a> {
     Refused(&'a str),
     /// LRH to VCRC.
     Packet(&'a [u8]),
-    /// So many packets of this virtual lane may have been sent.
-    Credit { vl: u8, total: u32 },
+    /// So many packets of this lane may have been sent.
+    Credit { lane: u8, total: u32 },
     /// The port's values have changed.
     Port(Box<PortValues>),
     /// Which GID has this IP address?
@@ -203,8 +205,8 @@ impl<'a> Message<'a> {
             REFUSED => Message::Refused(reader.text()?),
             PACKET => Message::Packet(reader.take(reader.0.len()).filter(|p| p.len() <= MAX_PACKET)?),
             CREDIT => {
-                let vl = reader.u8().filter(|vl| usize::from(*vl) < VLS)?;
-                Message::Credit { vl, total: reader.u32()? }
+                let lane = reader.u8().filter(|lane| usize::from(*lane) < LANES)?;
+                Message::Credit { lane, total: reader.u32()? }
             }
             PORT => Message::Port(Box::new(reader.port()?)),
             RESOLVE => Message::Resolve { token: reader.u64()?, ip: Gid(reader.array()?) },
@@ -241,8 +243,8 @@ impl<'a> Message<'a> {
                 out.push(PACKET);
                 out.extend(*packet);
             }
-            Message::Credit { vl, total } => {
-                out.extend([CREDIT, *vl]);
+            Message::Credit { lane, total } => {
+                out.extend([CREDIT, *lane]);
                 out.extend(total.to_le_bytes());
             }
             Message::Port(port) => {
@@ -270,7 +272,11 @@ pub fn allows(total: u32, sent: u32) -> bool {
     total.wrapping_sub(sent) as i32 > 0
 }
 
-/// The virtual lane that a packet's LRH names (IBTA §7.7.1: the first four bits).
-pub fn vl_of(packet: &[u8]) -> Option<u8> {
-    packet.first().map(|byte| byte >> 4)
+/// The lane of a packet, by virtual lane and service level in its LRH (IBTA §7.7: the first halves of the first two bytes).
+pub fn lane_of(packet: &[u8]) -> Option<u8> {
+    match *packet {
+        [first, _, ..] if first >> 4 == 15 => Some(LEVELS as u8),
+        [_, second, ..] => Some(second >> 4),
+        _ => None,
+    }
 }

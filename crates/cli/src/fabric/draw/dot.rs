@@ -10,7 +10,10 @@ use super::levels;
 pub fn dot(snapshot: &Snapshot) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "graph \"{}\" {{", snapshot.name);
-    let _ = writeln!(out, "  rankdir=BT; node [fontname=\"sans-serif\"]; edge [fontname=\"sans-serif\", fontsize=8];");
+    let _ = writeln!(
+        out,
+        "  rankdir=BT; node [fontname=\"sans-serif\"]; edge [fontname=\"sans-serif\", fontsize=8];"
+    );
     for node in &snapshot.nodes {
         let shape = if node.switch { "box" } else { "ellipse" };
         let lids: Vec<String> =

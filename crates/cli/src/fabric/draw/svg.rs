@@ -128,7 +128,9 @@ fn cables(out: &mut String, snapshot: &Snapshot, places: &[Place]) {
     let index = snapshot.index();
     let mut drawn: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     for link in &snapshot.links {
-        let [Some(&a), Some(&b)] = link.ends.each_ref().map(|end| index.get(end.node.as_str())) else { continue };
+        let [Some(&a), Some(&b)] = link.ends.each_ref().map(|end| index.get(end.node.as_str())) else {
+            continue;
+        };
         let times = drawn.entry((a.min(b), a.max(b))).or_default();
         let (from, to) = (places[a], places[b]);
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);

@@ -170,7 +170,9 @@ impl LayoutFile {
         match self {
             LayoutFile::Levels => Ok(Layout::Levels),
             LayoutFile::Circle => Ok(Layout::Circle),
-            LayoutFile::Grid { columns } if (1..=switches.max(1)).contains(&columns) => Ok(Layout::Grid(columns)),
+            LayoutFile::Grid { columns } if (1..=switches.max(1)).contains(&columns) => {
+                Ok(Layout::Grid(columns))
+            }
             LayoutFile::Grid { columns } => {
                 Err(format!("layout.grid.columns: {columns}; there are {switches} switches to stand in them"))
             }

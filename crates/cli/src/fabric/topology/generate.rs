@@ -4,7 +4,8 @@
 //! (column, row) in a torus. Each host has one port. Host ports come first on every switch.
 
 use everywire_net::fabric_host::plan::{
-    Engine, HostPlan, Layout, LinkPlan, LinkShape, MAX_NODES, MAX_SWITCH_PORTS, NodeRef, Plan, PortRef, SwitchPlan,
+    Engine, HostPlan, Layout, LinkPlan, LinkShape, MAX_NODES, MAX_SWITCH_PORTS, NodeRef, Plan, PortRef,
+    SwitchPlan,
 };
 use everywire_verbs::Guid;
 
@@ -60,7 +61,9 @@ fn fat_tree(maker: &mut Maker<'_>, hosts: usize, radix: u8) -> Result<(), String
     let half = usize::from(radix) / 2;
     let most = (half * half * usize::from(radix)).min(MAX_NODES);
     if hosts < 2 || hosts > most {
-        return Err(format!("{key}.hosts: {hosts} is not 2 to {most}, what three levels of radix {radix} hold"));
+        return Err(format!(
+            "{key}.hosts: {hosts} is not 2 to {most}, what three levels of radix {radix} hold"
+        ));
     }
     let two_levels = hosts <= half * usize::from(radix);
     let leaves = hosts.div_ceil(half);

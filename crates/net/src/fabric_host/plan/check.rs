@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_SWITCH_PORTS, NodeRef, Plan};
+use super::{
+    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_SWITCH_PORTS, NodeRef, Plan,
+};
 
 impl Plan {
     /// Rules that no part of the plan can break alone.
@@ -97,7 +99,10 @@ impl Plan {
             }
             if link.shape.delay > MAX_DELAY {
                 let delay = link.shape.delay.as_secs_f64() * 1e6;
-                return Err(format!("link {text:?}: delay_us: {delay} is more than {}", MAX_DELAY.as_micros()));
+                return Err(format!(
+                    "link {text:?}: delay_us: {delay} is more than {}",
+                    MAX_DELAY.as_micros()
+                ));
             }
         }
         Ok(())
@@ -119,7 +124,9 @@ impl Plan {
             for port in partition.full.iter().chain(&partition.limited) {
                 if matches!(port.node, NodeRef::Switch(_)) {
                     let name = self.port_name(*port);
-                    return Err(format!("partition {pkey:#06x}: {name} is a switch's port; members are host ports"));
+                    return Err(format!(
+                        "partition {pkey:#06x}: {name} is a switch's port; members are host ports"
+                    ));
                 }
             }
         }

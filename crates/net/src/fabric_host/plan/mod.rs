@@ -19,10 +19,10 @@ pub use rate::{LinkRate, Speed, Width};
 pub const MAX_NODES: usize = 4096;
 /// Most links of one fabric.
 pub const MAX_LINKS: usize = 16_384;
-/// Most ports of a switch: PortInfo and NodeInfo count in eight bits, and 255 stands for all of them.
-pub const MAX_SWITCH_PORTS: u8 = 254;
+/// Most ports of a switch.
+pub const MAX_SWITCH_PORTS: u8 = 64;
 /// Most ports of a host's adapter.
-pub const MAX_HOST_PORTS: u8 = 8;
+pub const MAX_HOST_PORTS: u8 = 2;
 /// Longest name of a node or fabric, in bytes: the ibsim protocol has 32 with the final NUL.
 pub const MAX_NAME: usize = 31;
 /// Longest delay of a link.

@@ -84,7 +84,9 @@ impl LinkRate {
             Some(LinkRate { width: *width, speed: row.1 })
         });
         found.ok_or_else(|| {
-            format!("{text:?} is no link rate: 1x, 4x, 8x or 12x of SDR, DDR, QDR, FDR or EDR, as in \"4xQDR\"")
+            format!(
+                "{text:?} is no link rate: 1x, 4x, 8x or 12x of SDR, DDR, QDR, FDR or EDR, as in \"4xQDR\""
+            )
         })
     }
 }
@@ -117,7 +119,9 @@ mod tests {
 
     #[test]
     fn rates_by_name() {
-        for (text, bits) in [("1xSDR", 2_000_000_000), ("4xQDR", 32_000_000_000), ("12x EDR", 300_000_000_000)] {
+        for (text, bits) in
+            [("1xSDR", 2_000_000_000), ("4xQDR", 32_000_000_000), ("12x EDR", 300_000_000_000)]
+        {
             let rate = LinkRate::parse(text).unwrap();
             assert_eq!(rate.bits_per_second(), bits, "{text}");
             assert_eq!(LinkRate::parse(&rate.to_string()), Ok(rate));

@@ -1,0 +1,6 @@
+//! An InfiniBand device's way to a running fabric: the attaching program's end of the socket.
+//!
+//! Start with `port.rs`; `message.rs` is what goes over the socket, `credits.rs` why nothing is ever dropped on it.
+
+pub(crate) mod credits;
+pub(crate) mod message;
