@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod ethernet;
 pub mod faults;
+pub mod ib;
 pub mod link;
 pub mod network;
 pub mod pcapng;

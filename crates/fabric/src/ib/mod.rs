@@ -1,0 +1,4 @@
+//! InfiniBand subnets: shapes, and the subnet manager.
+
+pub mod subnet_manager;
+pub mod topology;
