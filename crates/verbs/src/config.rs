@@ -18,7 +18,30 @@ pub const MAX_CQE: u32 = 1 << 22;
 /// The largest registration, in bytes.
 pub const MAX_REGISTRATION: u64 = 1 << 46;
 
-/// One address of a device: an entry of its GID table.
+/// Which frames an address of a device is for: Linux's `gid_attrs/types`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum GidType {
+    /// A GID of an InfiniBand port.
+    Ib,
+    /// RoCE v1: a GRH in an Ethernet frame, within one broadcast domain (IBTA annex A16).
+    RoceV1,
+    /// RoCE v2: UDP over IP, across routers (IBTA annex A17).
+    #[default]
+    RoceV2,
+}
+
+impl GidType {
+    /// As `show_gids` and sysfs name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            GidType::Ib => "IB",
+            GidType::RoceV1 => "RoCE v1",
+            GidType::RoceV2 => "RoCE v2",
+        }
+    }
+}
+
+/// One address of a device: an entry of its GID table. An address may have an entry of each type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// The address.
@@ -27,12 +50,21 @@ pub struct GidEntry {
     pub scope_id: u32,
     /// The network interface it is on.
     pub interface: Option<String>,
+    /// Which frames it is for. Where an address has several entries the first is taken unless another is asked for.
+    pub ty: GidType,
 }
 
 impl GidEntry {
-    /// An address that needs no interface.
+    /// A RoCE v2 address that needs no interface.
     pub fn new(ip: IpAddr) -> GidEntry {
-        GidEntry { ip, scope_id: 0, interface: None }
+        GidEntry { ip, scope_id: 0, interface: None, ty: GidType::RoceV2 }
+    }
+
+    /// The same address for other frames.
+    #[must_use]
+    pub fn of_type(mut self, ty: GidType) -> GidEntry {
+        self.ty = ty;
+        self
     }
 
     /// The address as a GID: IPv4 as `::ffff:a.b.c.d`.
@@ -245,6 +277,17 @@ impl DeviceConfig {
             name: format!("iwarp:{ip}"),
             wire: Wire::Iwarp,
             gids: vec![GidEntry::new(ip)],
+            ..DeviceConfig::default()
+        }
+    }
+
+    /// A RoCE v1 device at `ip` (its GID is that address: link-local, or IPv4-mapped), with everything else at its default;
+    /// give it a seed of real entropy.
+    pub fn roce_v1(ip: IpAddr) -> DeviceConfig {
+        DeviceConfig {
+            name: format!("rocev1:{ip}"),
+            wire: Wire::RoceV1,
+            gids: vec![GidEntry::new(ip).of_type(GidType::RoceV1)],
             ..DeviceConfig::default()
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! - **One driver at a time.** [`Device::drive`](crate::Device::drive) gives a guard; whoever holds it is the driver. Take
 //!   the time *after* the guard, so that time never runs backwards (asserted in debug builds).
-//! - **In**, one mutation after the other: [`Drive::handle_datagram`], [`Drive::handle_timeout`], [`Drive::resolved`],
+//! - **In**, one mutation after the other: [`Drive::handle_datagram`], [`Drive::handle_frame`], [`Drive::handle_timeout`], [`Drive::resolved`],
 //!   [`Drive::unreachable`], [`Drive::dropped`], [`Drive::port_state`]. A batch of datagrams is handed over under one
 //!   guard.
 //! - **Out**, after every mutation or batch: [`Drive::poll_transmit`] until false, [`Drive::poll_command`] until `None`,
@@ -48,7 +48,7 @@ use std::ops::Deref;
 use std::time::Instant;
 
 use everywire_transport::ib::burst::MAX_BURST_SEGMENTS;
-use everywire_transport::ib::{Burst, Path};
+use everywire_transport::ib::{Burst, Path, PathLink};
 use everywire_wire::ROCE_UDP_PORT;
 
 use crate::config::PortState;
@@ -75,9 +75,18 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Datagrams to send, built by [`Drive::poll_transmit`]. Reuse it: its buffer is allocated once.
+/// A packet that arrived on a wire without IP.
+#[derive(Clone, Copy, Debug)]
+pub enum Frame<'a> {
+    /// What an Ethernet frame of type 0x8915 carries: GRH to ICRC. Padding may follow.
+    RoceV1(&'a [u8]),
+}
+
+/// Packets to send, built by [`Drive::poll_transmit`]. Reuse it: its buffer is allocated once.
 #[derive(Debug)]
 pub struct Transmit {
+    /// What [`Transmit::buf`] begins with: BTH, GRH or LRH. Fields below that the link does not have are to be ignored.
+    pub link: PathLink,
     /// Source address.
     pub src: IpAddr,
     /// UDP source port, one of [`DeviceConfig::source_ports`](crate::DeviceConfig::source_ports).
@@ -93,7 +102,7 @@ pub struct Transmit {
     /// `Some(n)`: several datagrams of `n` bytes each, the last one possibly shorter (UDP GSO). IPv4 Identification must
     /// count 0, 1, 2… over them, with "don't fragment" set: the ICRCs say so.
     pub segment: Option<usize>,
-    /// UDP payloads, back to back.
+    /// UDP payloads, back to back; on other links whole packets, from the GRH or LRH on.
     pub buf: TransmitBuf,
 }
 
@@ -132,6 +141,7 @@ impl Transmit {
     pub fn new(max_segments: usize) -> Transmit {
         let unspecified = IpAddr::from([0; 4]);
         Transmit {
+            link: PathLink::Udp,
             src: unspecified,
             src_port: 0,
             dst: SocketAddr::new(unspecified, ROCE_UDP_PORT),
@@ -168,6 +178,7 @@ impl Transmit {
 
     fn address(&mut self, path: &Path, segment: Option<usize>) {
         self.segment = segment;
+        self.link = path.link;
         self.src = path.src;
         self.src_port = path.src_port;
         self.dst = match path.dst {
@@ -219,6 +230,13 @@ impl<'a> Drive<'a> {
     pub fn handle_datagram(&mut self, now: Instant, datagram: Datagram<'_>) {
         let now = self.at(now);
         self.state.receive(now, &datagram);
+    }
+
+    /// A packet of a wire without IP arrived.
+    #[inline]
+    pub fn handle_frame(&mut self, now: Instant, frame: Frame<'_>) {
+        let now = self.at(now);
+        self.state.receive_frame(now, frame);
     }
 
     /// Time has passed: at [`Drive::poll_timeout`] or later. Calling it early does nothing.

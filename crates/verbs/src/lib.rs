@@ -49,14 +49,14 @@ pub use cm_id::{
     ResolveOptions, ResolveRequest, Rested, UdListener,
 };
 pub use config::{
-    AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, IcrcCheck,
+    AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, GidType, IcrcCheck,
     IwarpOptions, MAX_CQE, MAX_QPS, MAX_REGISTRATION, NodeType, PortAttr, PortState, RtrKind, Wire,
     WireFeature,
 };
 pub use counters::{Counters, DeviceCounter};
 pub use cq::{Arm, Cq, CqError, NextEvent, Wait};
 pub use device::{Device, Progress, Usage};
-pub use drive::{Datagram, Drive, Transmit, TransmitBuf, Unreachable};
+pub use drive::{Datagram, Drive, Frame, Transmit, TransmitBuf, Unreachable};
 pub use error::{ErrorKind, PostListError, VerbsError};
 pub use events::{AsyncEvent, AsyncEvents, MAX_EVENTS, NextAsyncEvent};
 pub use keys::WindowType;
@@ -68,7 +68,7 @@ pub use srq::{Srq, SrqInit};
 
 pub use everywire_transport::cm::ib::CmCounters;
 pub use everywire_transport::ib::{
-    Completion, Counter, CqId, Path, PostError, QpAttr, QpCaps, QpEvent, QpState, QpType, RecvWr, Remote,
+    Completion, Counter, CqId, LocalRoute, Path, PathLink, PostError, QpAttr, QpCaps, QpEvent, QpState, QpType, RecvWr, Remote,
     SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
 };
 pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};

@@ -1,20 +1,21 @@
-//! What arrives: each datagram is checked, and handed to one queue pair, to the members of a group, or to QP1.
+//! What arrives: each datagram or frame is checked, and handed to one queue pair, to the members of a group, or to QP1.
 //!
 //! Read IBTA vol. 1 §9.6 (packet validation) and annex A17 first. In order: shape, ICRC, transport version, destination.
 //! Whatever fails is dropped and counted, never answered. P_Key, Q_Key, source and sequence are the queue pair's own
 //! checks. Multicast groups, and the GSI's datagrams in both directions, are here too.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use everywire_transport::ib::{Burst, Counter, PacketMeta, Path};
+use everywire_transport::ib::{Burst, Counter, PacketMeta, Path, PathLink};
 use everywire_transport::mad::{Gsi, MAD_LEN, MadPath};
+use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
 use everywire_wire::icrc::FLAGS_DF;
-use everywire_wire::{HiddenId, IcrcV4, IcrcV6, Qpn, RocePacket, Service, icrc_v4, icrc_v6};
+use everywire_wire::{HiddenId, IcrcV4, IcrcV6, Qpn, RocePacket, Service, icrc_grh, icrc_v4, icrc_v6};
 
-use crate::config::IcrcCheck;
+use crate::config::{GidType, IcrcCheck};
 use crate::counters::DeviceCounter;
-use crate::drive::Datagram;
+use crate::drive::{Datagram, Frame};
 use crate::state::State;
 
 /// BTH and ICRC: nothing shorter is a packet.
@@ -34,43 +35,95 @@ impl State {
         }
     }
 
+    /// Judges a packet of a wire without IP and hands it on.
+    pub(crate) fn receive_frame(&mut self, now: Instant, frame: Frame<'_>) {
+        let Frame::RoceV1(bytes) = frame;
+        if let Err(drop) = self.accept_roce_v1(now, bytes) {
+            self.core.counters.add_device(drop, 1);
+        }
+    }
+
     #[inline]
     fn accept(&mut self, now: Instant, datagram: &Datagram<'_>) -> Result<(), DeviceCounter> {
-        let length = datagram.bytes.len();
-        if length < SHORTEST || !length.is_multiple_of(4) || length > usize::from(u16::MAX) {
-            return Err(DeviceCounter::DropMalformed);
-        }
+        check_length(datagram.bytes)?;
         let (src, dst) = (datagram.src.ip(), datagram.dst);
-        let group = dst.is_multicast();
-        if !group && !self.is_our_address(dst) {
+        if !dst.is_multicast() && !self.has_gid(dst, GidType::RoceV2) {
             return Err(DeviceCounter::DropWrongAddress);
         }
         if !icrc_is_right(self.config.icrc_check, datagram) {
             return Err(DeviceCounter::IcrcErrors);
         }
-        let packet = RocePacket::parse(datagram.bytes).map_err(|_| DeviceCounter::DropMalformed)?;
-        if packet.bth.tver != 0 {
-            return Err(DeviceCounter::DropBadVersion); // IBTA §9.6.1.1.1
-        }
         let meta = PacketMeta {
+            link: PathLink::Udp,
             src,
             dst,
             traffic_class: datagram.tos,
             hop_limit: datagram.ttl,
             ip_id: datagram.ip_id.unwrap_or(0),
-            udp_payload_len: length as u16,
+            udp_payload_len: datagram.bytes.len() as u16,
+            flow_label: 0,
         };
+        let scope_id = match datagram.src {
+            SocketAddr::V6(src) => src.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        self.dispatch(now, datagram.bytes, &meta, scope_id)
+    }
+
+    /// GRH to ICRC, from an Ethernet frame (IBTA annex A16).
+    fn accept_roce_v1(&mut self, now: Instant, bytes: &[u8]) -> Result<(), DeviceCounter> {
+        let (grh_bytes, rest) = bytes.split_first_chunk().ok_or(DeviceCounter::DropMalformed)?;
+        let (grh, packet) = grh_and_packet(grh_bytes, rest)?;
+        check_length(packet)?;
+        let (src, dst) = (grh.sgid.to_ip(), grh.dgid.to_ip());
+        let ours = self.config.gids.iter().find(|gid| gid.ip == dst && gid.ty == GidType::RoceV1);
+        if !dst.is_multicast() && ours.is_none() {
+            return Err(DeviceCounter::DropWrongAddress);
+        }
+        // A link-local peer is on our interface: such frames cross no router.
+        let scope_id = if grh.sgid.is_link_local() { ours.map_or(0, |gid| gid.scope_id) } else { 0 };
+        let (body, icrc) = packet.split_at(packet.len() - ICRC_LEN);
+        if icrc_grh(grh_bytes, body).to_le_bytes() != icrc {
+            return Err(DeviceCounter::IcrcErrors);
+        }
+        let meta = PacketMeta {
+            link: PathLink::Grh,
+            src,
+            dst,
+            traffic_class: grh.traffic_class,
+            hop_limit: grh.hop_limit,
+            ip_id: 0,
+            udp_payload_len: packet.len() as u16,
+            flow_label: grh.flow_label,
+        };
+        self.dispatch(now, packet, &meta, scope_id)
+    }
+
+    /// A packet whose ICRC is right, BTH to ICRC, goes to its queue pairs.
+    #[inline]
+    fn dispatch(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        meta: &PacketMeta,
+        scope_id: u32,
+    ) -> Result<(), DeviceCounter> {
+        let packet = RocePacket::parse(bytes).map_err(|_| DeviceCounter::DropMalformed)?;
+        if packet.bth.tver != 0 {
+            return Err(DeviceCounter::DropBadVersion); // IBTA §9.6.1.1.1
+        }
         match packet.bth.dest_qp {
             _ if packet.bth.opcode.service() == Service::Cnp => Err(DeviceCounter::CnpReceived),
-            Qpn::MULTICAST => self.accept_group(now, &packet, &meta),
-            _ if group => Err(DeviceCounter::DropNoGroupMember), // IBTA §9.6.1.2: groups are only reached by their QPN
+            Qpn::MULTICAST => self.accept_group(now, &packet, meta),
+            // IBTA §9.6.1.2: groups are only reached by their QPN
+            _ if meta.dst.is_multicast() => Err(DeviceCounter::DropNoGroupMember),
             Qpn::SMI => Err(DeviceCounter::DropSmi),
-            Qpn::GSI => self.accept_mad(now, datagram, &packet),
+            Qpn::GSI => self.accept_mad(now, &packet, meta, scope_id),
             qpn => {
                 let slot = self.qps.slot(qpn).ok_or(DeviceCounter::DropUnknownQp)?;
                 self.with_slot(slot, |qp, core| {
                     if let Some(qp) = qp.ib() {
-                        qp.handle_packet(core, now, &packet, &meta);
+                        qp.handle_packet(core, now, &packet, meta);
                     }
                 });
                 Ok(())
@@ -82,19 +135,16 @@ impl State {
     fn accept_mad(
         &mut self,
         now: Instant,
-        datagram: &Datagram<'_>,
         packet: &RocePacket<'_>,
+        meta: &PacketMeta,
+        scope_id: u32,
     ) -> Result<(), DeviceCounter> {
         if !everywire_wire::PKey::DEFAULT.matches(packet.bth.pkey) {
             return Err(DeviceCounter::DropGsi);
         }
         let mad = Gsi::mad(packet).map_err(|_| DeviceCounter::DropGsi)?;
         self.core.counters.add(Counter::RcvdPkts, 1);
-        let scope_id = match datagram.src {
-            std::net::SocketAddr::V6(src) => src.scope_id(),
-            std::net::SocketAddr::V4(_) => 0,
-        };
-        let path = MadPath { local: datagram.dst, remote: datagram.src.ip(), scope_id };
+        let path = MadPath { link: meta.link, local: meta.dst, remote: meta.src, scope_id };
         self.cm_handle_mad(now, path, mad);
         Ok(())
     }
@@ -102,8 +152,8 @@ impl State {
     /// Puts the connection manager's next MAD into `burst`.
     pub(crate) fn next_mad(&mut self, now: Instant, burst: &mut Burst) -> bool {
         let Some((to, mad)) = self.cm_poll_transmit(now) else { return false };
-        let path =
-            Path { scope_id: to.scope_id, ..Path::new(to.local, to.remote, self.config.source_ports[0]) };
+        let ends = Path::new(to.local, to.remote, self.config.source_ports[0]);
+        let path = Path { scope_id: to.scope_id, ..ends.over(to.link) };
         let packet = self.gsi.packet(&mad);
         burst.clear();
         let filled = burst.push(&path, &RocePacket { payload: &[], ..packet }, MAD_LEN, |payload| {
@@ -113,6 +163,26 @@ impl State {
         self.core.counters.add(Counter::SentPkts, 1);
         filled.is_ok()
     }
+}
+
+/// Whether there can be a packet in so many bytes, BTH to ICRC.
+#[inline]
+fn check_length(bytes: &[u8]) -> Result<(), DeviceCounter> {
+    let length = bytes.len();
+    if length < SHORTEST || !length.is_multiple_of(4) || length > usize::from(u16::MAX) {
+        return Err(DeviceCounter::DropMalformed);
+    }
+    Ok(())
+}
+
+/// The GRH and what it says is its payload; Ethernet padding behind that is cut off (IBTA §8.3, annex A16.4).
+fn grh_and_packet<'a>(grh: &[u8; Grh::LEN], rest: &'a [u8]) -> Result<(Grh, &'a [u8]), DeviceCounter> {
+    let grh = Grh::parse(grh).map_err(|_| DeviceCounter::DropMalformed)?;
+    if grh.ip_version != 6 || grh.next_header != NEXT_HEADER_IBA {
+        return Err(DeviceCounter::DropMalformed);
+    }
+    let packet = rest.get(..usize::from(grh.payload_len)).ok_or(DeviceCounter::DropMalformed)?;
+    Ok((grh, packet))
 }
 
 /// Checks the ICRC as far as the driver shows what it covers.

@@ -17,7 +17,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::any_qp::AnyQp;
 use crate::cm_id::CmState;
-use crate::config::{DeviceConfig, PortState};
+use crate::config::{DeviceConfig, GidType, PortState};
 use crate::events::AsyncEvent;
 use crate::memory::Region;
 use crate::qp_env::Core;
@@ -105,6 +105,12 @@ impl State {
     #[inline]
     pub(crate) fn is_our_address(&self, ip: IpAddr) -> bool {
         self.config.gids.iter().any(|gid| gid.ip == ip)
+    }
+
+    /// Whether an address is in the GID table with this type.
+    #[inline]
+    pub(crate) fn has_gid(&self, ip: IpAddr, ty: GidType) -> bool {
+        self.config.gids.iter().any(|gid| gid.ip == ip && gid.ty == ty)
     }
 
     /// Queues a command for the driver. One that undoes what the driver has not seen yet takes that back instead, so that

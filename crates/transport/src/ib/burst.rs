@@ -1,17 +1,19 @@
 //! A train of packets for one queue pair of one peer, in the shape that UDP segmentation offload wants.
 //!
-//! Read facts on GSO in the project's notes and IBTA annex A17. All segments of a burst are equally long, only the last
+//! Read IBTA annexes A16 and A17, and §7 for InfiniBand. All segments of a burst are equally long, only the last
 //! may be shorter; all go to one destination queue pair on one path. A Linux socket that is not connected and has
 //! IP_PMTUDISC_DO numbers the segments 0, 1, 2… in the IPv4 Identification, which the ICRC covers: so packet `i` of a
 //! burst is summed with Identification `i` and DF. A driver that cannot segment sends the packets one by one with those
-//! same header fields. The payload is copied once, into the burst, and summed while it is in the cache.
+//! same header fields. What precedes the BTH on the other wires, and follows the ICRC, is written here too. The payload is
+//! copied once, into the burst, and summed while it is in the cache.
 
 use std::net::IpAddr;
 
+use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
 use everywire_wire::icrc::FLAGS_DF;
-use everywire_wire::{IcrcV4, IcrcV6, Qpn, RocePacket, icrc_v4, icrc_v6};
+use everywire_wire::{Gid, IcrcV4, IcrcV6, Qpn, RocePacket, icrc_grh, icrc_v4, icrc_v6};
 
-use super::path::Path;
+use super::path::{Path, PathLink};
 
 /// Most bytes of a burst: the largest UDP payload over IPv4.
 pub const MAX_BURST_BYTES: usize = 65_507;
@@ -34,6 +36,8 @@ pub struct Burst {
     max_segments: usize,
     path: Option<Path>,
     dest_qp: Qpn,
+    /// Bytes that the path's link has around BTH to ICRC.
+    around: usize,
 }
 
 impl Default for Burst {
@@ -54,6 +58,7 @@ impl Burst {
             max_segments: max_segments.clamp(1, MAX_BURST_SEGMENTS),
             path: None,
             dest_qp: Qpn::default(),
+            around: 0,
         }
     }
 
@@ -76,7 +81,8 @@ impl Burst {
         self.count
     }
 
-    /// UDP payloads of all packets, back to back: BTH to ICRC each.
+    /// All packets back to back. Each is a UDP payload, BTH to ICRC, and on the other wires what their link adds: it begins
+    /// with its GRH or LRH, and ends with its VCRC if it has one.
     pub fn bytes(&self) -> &[u8] {
         &self.buf[..self.len]
     }
@@ -106,7 +112,7 @@ impl Burst {
         if self.count == 0 {
             return true;
         }
-        let total = header_len + padded(payload_len) + ICRC_LEN;
+        let total = self.around + header_len + padded(payload_len) + ICRC_LEN;
         !self.closed
             && self.count < self.max_segments
             && total <= self.segment
@@ -126,16 +132,29 @@ impl Burst {
         // IBTA §9.2.3: 0 to 3 bytes fill the payload up to a multiple of four.
         let pad_count = padded(payload_len) - payload_len;
         let packet = RocePacket { pad: &PAD[..pad_count], ..*headers };
-        let at = self.len;
+        let at = self.len + path.link.lead_len();
         let header_len = packet.emit_headers(&mut self.buf[at..]);
         let payload_end = at + header_len + payload_len;
         fill(&mut self.buf[at + header_len..payload_end])?;
         let covered_end = payload_end + pad_count;
         self.buf[payload_end..covered_end].fill(0);
-        let icrc = icrc(path, self.count as u16, &self.buf[at..covered_end]);
-        self.buf[covered_end..covered_end + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
-        self.commit(path, packet.bth.dest_qp, covered_end + ICRC_LEN);
+        let icrc = match path.link {
+            PathLink::Udp => icrc(path, self.count as u16, &self.buf[at..covered_end]),
+            PathLink::Grh => self.lead_with_grh(path, at, covered_end),
+            PathLink::Lrh(_) => self.lead_with_lrh(path, at, covered_end),
+        };
+        let icrc_end = covered_end + ICRC_LEN;
+        self.buf[covered_end..icrc_end].copy_from_slice(&icrc.to_le_bytes());
+        let end = if path.link.is_infiniband() { self.end_with_vcrc(icrc_end) } else { icrc_end };
+        self.commit(path, packet.bth.dest_qp, end);
         Ok(())
+    }
+
+    /// Writes the GRH that ends where the BTH begins; gives the ICRC of it and what follows.
+    fn lead_with_grh(&mut self, path: &Path, bth: usize, covered_end: usize) -> u32 {
+        let grh = grh_bytes(path, covered_end - bth + ICRC_LEN);
+        self.buf[bth - grh.len()..bth].copy_from_slice(&grh);
+        icrc_grh(&grh, &self.buf[bth..covered_end])
     }
 
     fn commit(&mut self, path: &Path, dest_qp: Qpn, end: usize) {
@@ -144,6 +163,7 @@ impl Burst {
             self.segment = total;
             self.path = Some(*path);
             self.dest_qp = dest_qp;
+            self.around = path.link.lead_len() + path.link.tail_len();
         }
         debug_assert!(self.dest_qp == dest_qp && self.path.as_ref() == Some(path), "one flow a burst");
         self.closed = total < self.segment;
@@ -155,6 +175,23 @@ impl Burst {
 /// `payload_len` rounded up to the multiple of four that the wire wants.
 fn padded(payload_len: usize) -> usize {
     payload_len.next_multiple_of(4)
+}
+
+/// The GRH of a packet with so many bytes from BTH to ICRC (IBTA §8.3).
+fn grh_bytes(path: &Path, payload_len: usize) -> [u8; Grh::LEN] {
+    let mut bytes = [0; Grh::LEN];
+    let grh = Grh {
+        ip_version: 6,
+        traffic_class: path.traffic_class,
+        flow_label: path.flow_label,
+        payload_len: payload_len as u16,
+        next_header: NEXT_HEADER_IBA,
+        hop_limit: path.hop_limit,
+        sgid: Gid::from(path.src),
+        dgid: Gid::from(path.dst),
+    };
+    grh.emit(&mut bytes);
+    bytes
 }
 
 /// The ICRC of the packet with this Identification (index in its burst). A path of mixed families has no packets.

@@ -23,7 +23,7 @@ pub use attr::{AttrError, PathMigState, QpAttr, QpCaps, QpConfig, QpState, QpTyp
 pub use burst::Burst;
 pub use env::{Counter, CqId, QpEnv, QpEvent, SrqId};
 pub use packet::PacketMeta;
-pub use path::Path;
+pub use path::{LocalRoute, Path, PathLink};
 pub use qp::Qp;
 pub use qp_state::{AttrMask, ModifyError};
 pub use wr::{Completion, PostError, RecvWr, Remote, SendOp, SendWr, UdDest, WcOpcode, WcStatus};

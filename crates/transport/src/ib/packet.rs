@@ -5,8 +5,10 @@
 
 use std::net::IpAddr;
 
-use everywire_wire::{Ieth, ImmDt, Opcode, Reth, RocePacket};
+use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
+use everywire_wire::{Gid, Ieth, ImmDt, Lid, Opcode, Reth, RocePacket};
 
+use super::path::{LocalRoute, Path, PathLink};
 use super::wr::SendOp;
 
 /// Bytes of the GRH that lead every datagram's receive buffer (IBTA §11.4.1.2).
@@ -15,9 +17,11 @@ pub const GRH_LEN: usize = 40;
 /// The network headers of an arriving packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
-    /// Who sent it.
+    /// What it had before its BTH. Of an LRH: the LIDs and the service level as they arrived, whether a GRH followed.
+    pub link: PathLink,
+    /// Who sent it; unspecified where there was no GRH.
     pub src: IpAddr,
-    /// The address it was sent to: ours, or a multicast group.
+    /// The address it was sent to: ours, or a multicast group; unspecified where there was no GRH.
     pub dst: IpAddr,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -27,6 +31,40 @@ pub struct PacketMeta {
     pub ip_id: u16,
     /// Bytes of the UDP payload: BTH to ICRC.
     pub udp_payload_len: u16,
+    /// Flow label of a GRH; 0 for IPv4, and where a UDP socket hides it.
+    pub flow_label: u32,
+}
+
+impl PacketMeta {
+    /// Whether it may come from the peer at the end of `path` (IBTA C9-44): the same GID, and on InfiniBand the LID that
+    /// our packets go to. A packet without GRH says nothing of GIDs.
+    #[inline]
+    pub fn is_from_peer_of(&self, path: &Path) -> bool {
+        match (&self.link, &path.link) {
+            (PathLink::Lrh(came), PathLink::Lrh(goes)) => {
+                came.slid == goes.dlid && (!came.grh || !goes.grh || self.src == path.dst)
+            }
+            (came, goes) => self.src == path.dst && came == goes,
+        }
+    }
+
+    /// The LRH's contents, if there was one.
+    pub fn local_route(&self) -> Option<&LocalRoute> {
+        match &self.link {
+            PathLink::Lrh(route) => Some(route),
+            PathLink::Udp | PathLink::Grh => None,
+        }
+    }
+
+    /// Whether the 40 bytes before a datagram mean something: not for an InfiniBand packet without GRH.
+    pub fn has_grh(&self) -> bool {
+        self.local_route().is_none_or(|route| route.grh)
+    }
+
+    /// The sender's LID and the service level; zeros on Ethernet, where there are none.
+    pub fn slid_and_sl(&self) -> (Lid, u8) {
+        self.local_route().map_or((Lid(0), 0), |route| (route.slid, route.sl))
+    }
 }
 
 /// Difference between a UC opcode and the RC opcode of the same operation.
@@ -83,10 +121,16 @@ pub(super) fn extend(packet: &mut RocePacket<'_>, op: &SendOp, length: u32) {
     }
 }
 
-/// The 40 bytes that lead a datagram's receive: zeros and the IPv4 header, or the IPv6 header, rebuilt from what the
-/// socket tells. What a socket hides is zero (Identification, flow label).
+/// The 40 bytes that lead a datagram's receive: the GRH as it came; or on RoCE v2 zeros and the IPv4 header, or the IPv6
+/// header, rebuilt from what the socket tells. What a socket hides is zero (Identification, flow label).
 pub fn grh_of(meta: &PacketMeta) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
+    if meta.link != PathLink::Udp {
+        if meta.has_grh() {
+            grh_header(meta).emit(&mut grh);
+        }
+        return grh;
+    }
     let udp_len = meta.udp_payload_len.saturating_add(UDP_LEN);
     match (meta.src, meta.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -125,6 +169,19 @@ pub fn grh_of(meta: &PacketMeta) -> [u8; GRH_LEN] {
     grh
 }
 
+fn grh_header(meta: &PacketMeta) -> Grh {
+    Grh {
+        ip_version: 6,
+        traffic_class: meta.traffic_class,
+        flow_label: meta.flow_label,
+        payload_len: meta.udp_payload_len,
+        next_header: NEXT_HEADER_IBA,
+        hop_limit: meta.hop_limit,
+        sgid: Gid::from(meta.src),
+        dgid: Gid::from(meta.dst),
+    }
+}
+
 const UDP_LEN: u16 = 8;
 const UDP_PROTOCOL: u8 = 17;
 
@@ -143,12 +200,14 @@ mod tests {
     fn grh_of_an_ipv4_datagram_holds_its_header() {
         // The header of an ICMP-era example: RFC 1071's sum checked by adding up to 0xffff.
         let meta = PacketMeta {
+            link: PathLink::Udp,
             src: "192.168.77.11".parse().unwrap(),
             dst: "192.168.77.12".parse().unwrap(),
             traffic_class: 2,
             hop_limit: 64,
             ip_id: 0x1234,
             udp_payload_len: 100,
+            flow_label: 0,
         };
         let grh = grh_of(&meta);
         assert_eq!(grh[..20], [0; 20]);
@@ -161,12 +220,14 @@ mod tests {
     #[test]
     fn grh_of_an_ipv6_datagram_is_its_header() {
         let meta = PacketMeta {
+            link: PathLink::Udp,
             src: "fd77::1".parse().unwrap(),
             dst: "fd77::2".parse().unwrap(),
             traffic_class: 0xab,
             hop_limit: 3,
             ip_id: 0,
             udp_payload_len: 24,
+            flow_label: 0,
         };
         let grh = grh_of(&meta);
         assert_eq!(grh[..8], [0x6a, 0xb0, 0, 0, 0, 32, 17, 3]);

@@ -1,16 +1,78 @@
-//! Where a queue pair's packets go: the address vector, in RoCE v2's terms.
+//! Where a queue pair's packets go: the address vector, for every wire of the InfiniBand family.
 //!
-//! Read IBTA vol. 1 annex A17 (RoCE v2). The InfiniBand form (LID, SL) joins when that wire does. Routes, next hops and
-//! MAC addresses are the driver's affair and do not appear here.
+//! Read IBTA vol. 1 §11.2.2.1 (address vectors), annexes A16 (RoCE v1) and A17 (RoCE v2). GIDs are written as the IP
+//! addresses that they are in form; an InfiniBand path adds LIDs and a service level. Routes, next hops and MAC addresses
+//! are the driver's affair and do not appear here.
 
 use std::net::IpAddr;
+
+use everywire_wire::Lid;
 
 /// First UDP source port that flow labels map to: RoCE v2 draws source ports from the dynamic range.
 pub const FIRST_SOURCE_PORT: u16 = 0xc000;
 
-/// An address vector on RoCE v2. `src` and `dst` are of one family.
+/// The headers that packets have before their BTH.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PathLink {
+    /// IP and UDP, which are the driver's to write: RoCE v2.
+    #[default]
+    Udp,
+    /// A GRH: RoCE v1. The Ethernet header before it is the driver's to write.
+    Grh,
+    /// An LRH and, where it says so, a GRH; a VCRC at the end: InfiniBand.
+    Lrh(LocalRoute),
+}
+
+impl PathLink {
+    /// Whether packets begin with an LRH.
+    pub fn is_infiniband(&self) -> bool {
+        matches!(self, PathLink::Lrh(_))
+    }
+
+    /// Bytes before the BTH that are the transport's to write.
+    #[inline]
+    pub fn lead_len(&self) -> usize {
+        match self {
+            PathLink::Udp => 0,
+            PathLink::Grh => GRH_LEN,
+            PathLink::Lrh(route) => LRH_LEN + if route.grh { GRH_LEN } else { 0 },
+        }
+    }
+
+    /// Bytes after the ICRC that are the transport's to write.
+    #[inline]
+    pub fn tail_len(&self) -> usize {
+        if self.is_infiniband() { VCRC_LEN } else { 0 }
+    }
+}
+
+/// What an LRH needs to know (IBTA §7.7). The virtual lane is the port's to choose, by its SL-to-VL table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocalRoute {
+    /// One of our port's LIDs: its base and the path bits.
+    pub slid: Lid,
+    /// The peer's LID, the router's, or a multicast one.
+    pub dlid: Lid,
+    /// Service level, 0–15.
+    pub sl: u8,
+    /// Whether packets have a GRH: to other subnets and to groups they must.
+    pub grh: bool,
+    /// Inter-packet delay by the SA's rate code; 0 for the port's own rate.
+    pub static_rate: u8,
+}
+
+/// Bytes of a GRH.
+const GRH_LEN: usize = everywire_wire::grh::Grh::LEN;
+/// Bytes of an LRH.
+const LRH_LEN: usize = 8;
+/// Bytes of a VCRC.
+const VCRC_LEN: usize = 2;
+
+/// An address vector. `src` and `dst` are of one family on RoCE v2; on the other wires they are GIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
+    /// What packets have before their BTH.
+    pub link: PathLink,
     /// Our address (the source GID).
     pub src: IpAddr,
     /// The peer's address (the destination GID), or a multicast group.
@@ -30,7 +92,15 @@ pub struct Path {
 impl Path {
     /// A path between two addresses with the defaults Linux uses: hop limit 64, everything else zero.
     pub fn new(src: IpAddr, dst: IpAddr, src_port: u16) -> Path {
-        Path { src, dst, scope_id: 0, src_port, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+        let link = PathLink::Udp;
+        Path { link, src, dst, scope_id: 0, src_port, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+    }
+
+    /// The same through other headers.
+    #[must_use]
+    pub fn over(mut self, link: PathLink) -> Path {
+        self.link = link;
+        self
     }
 
     /// Whether both addresses are IPv4.

@@ -266,7 +266,7 @@ impl Qp {
             return Err(Counter::DropBadPkey);
         }
         // IBTA C9-44: a connected queue pair hears only its peer.
-        if sh.ty() != QpType::Ud && meta.src != sh.path.dst {
+        if sh.ty() != QpType::Ud && !meta.is_from_peer_of(&sh.path) {
             return Err(Counter::DropWrongPeer);
         }
         Ok(())

@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 
+use crate::ib::PathLink;
 use everywire_wire::{Bth, Deth, Opcode, PKey, Psn, QKey, Qpn, RocePacket};
 
 /// Bytes of every MAD (IBTA §13.4.2).
@@ -14,6 +15,8 @@ pub const MAD_LEN: usize = 256;
 /// The two ends of a MAD exchange, seen from this port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MadPath {
+    /// What the MAD's packet has before its BTH.
+    pub link: PathLink,
     /// Our address: what the peer's MAD was sent to, and what ours leaves from.
     pub local: IpAddr,
     /// The peer's address.

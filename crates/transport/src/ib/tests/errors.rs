@@ -483,12 +483,14 @@ fn packets_of_strangers_are_dropped_and_counted() {
     let mut bytes = Vec::new();
     good.emit(&mut bytes);
     let meta = PacketMeta {
+        link: PathLink::Udp,
         src: "10.0.0.99".parse().unwrap(),
         dst: bench.nodes[0].ip,
         traffic_class: 0,
         hop_limit: 64,
         ip_id: 0,
         udp_payload_len: bytes.len() as u16,
+        flow_label: 0,
     };
     bench.inject(0, &bytes, &meta);
     let mut foreign = good;

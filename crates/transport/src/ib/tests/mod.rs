@@ -23,7 +23,7 @@ use everywire_wire::{IcrcV4, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey, RocePacket, 
 
 use super::env::{Counter, CqId, QpEnv, QpEvent, SrqId};
 use super::wr::{Completion, RecvWr, Remote, SendOp, SendWr, WcStatus};
-use super::{Burst, PacketMeta, Path, Qp, QpAttr, QpCaps, QpConfig, QpState, QpType};
+use super::{Burst, PacketMeta, Path, PathLink, Qp, QpAttr, QpCaps, QpConfig, QpState, QpType};
 use crate::congestion::window::PeerWindow;
 use crate::memory::{Access, PdId, Sge};
 use memory::TestMemory;
@@ -335,12 +335,14 @@ impl Bench {
             let packet = RocePacket::parse(segment).unwrap();
             check_icrc(&path, id as u16, segment);
             let meta = PacketMeta {
+                link: PathLink::Udp,
                 src: path.src,
                 dst: path.dst,
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
                 ip_id: id as u16,
                 udp_payload_len: segment.len() as u16,
+                flow_label: 0,
             };
             let arrivals: &[Duration] = match (self.judge)(at, &packet) {
                 Fate::Deliver => &[DELAY],
@@ -401,12 +403,14 @@ impl Bench {
         let mut bytes = Vec::new();
         packet.emit(&mut bytes);
         let meta = PacketMeta {
+            link: PathLink::Udp,
             src: self.nodes[1 - to].ip,
             dst: self.nodes[to].ip,
             traffic_class: 0,
             hop_limit: 64,
             ip_id: 0,
             udp_payload_len: bytes.len() as u16,
+            flow_label: 0,
         };
         self.inject(to, &bytes, &meta);
     }
