@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use everywire_verbs::{Device, DeviceConfig, DeviceLimits, GidEntry, Guid, IcrcCheck, Mtu};
+use everywire_verbs::{Device, DeviceConfig, DeviceLimits, GidEntry, GidType, Guid, IcrcCheck, Mtu};
 
 use crate::capture::Capture;
 use crate::error::{OpenError, with_limit};
@@ -104,7 +104,7 @@ impl Host {
         };
         let config = DeviceConfig {
             name: name.to_owned(),
-            gids: vec![GidEntry { ip, scope_id, interface: Some(interface.name.clone()) }],
+            gids: vec![GidEntry { ip, scope_id, interface: Some(interface.name.clone()), ty: GidType::RoceV2 }],
             node_guid: node_guid(ip, interface.mac),
             active_mtu: active_mtu(&interface, options.mtu)?,
             limits: options.limits.clone(),

@@ -8,14 +8,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use everywire_transport::ib::path::source_port_for_flow_label;
-use everywire_transport::ib::{Path, UdDest};
+use everywire_transport::ib::{Path, PathLink, UdDest};
 use everywire_wire::{Mtu, QKey, Qpn};
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, GidType};
 use crate::device::Device;
 use crate::error::{ErrorKind, VerbsError};
+use crate::multicast::group_address;
 use crate::pd::Pd;
-use crate::route::{Route, RouteError};
+use crate::route::{Route, RouteError, Way};
 use crate::wire_kind::WireFeature;
 
 /// Hop limit where none is asked for, as Linux has it.
@@ -30,6 +31,8 @@ pub struct AhAttr {
     pub scope_id: u32,
     /// Source address; one of the device's. `None`: the route's.
     pub src: Option<IpAddr>,
+    /// Which of the source's entries in the GID table, where it has several; `None`: the first.
+    pub gid_type: Option<GidType>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit; 0 for the default of 64.
@@ -41,7 +44,15 @@ pub struct AhAttr {
 impl AhAttr {
     /// A destination, with everything else at its default.
     pub fn new(dst: IpAddr) -> AhAttr {
-        AhAttr { dst, scope_id: 0, src: None, traffic_class: 0, hop_limit: 0, flow_label: 0 }
+        AhAttr {
+            dst,
+            scope_id: 0,
+            src: None,
+            gid_type: None,
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+        }
     }
 }
 
@@ -67,31 +78,30 @@ impl Pd {
     pub async fn create_ah(&self, attr: AhAttr) -> Result<Ah, VerbsError> {
         let device = self.device();
         device.config().needs(WireFeature::Ud)?;
-        let route = match attr.dst.is_multicast() {
-            true => self.group_route(&attr),
-            false => device.resolve(attr.dst, attr.scope_id, attr.src, None).await,
+        let way = match attr.dst.is_multicast() {
+            true => self.group_way(&attr),
+            false => device.resolve(attr.dst, attr.scope_id, attr.src, attr.gid_type, None).await,
         };
-        let route = route.map_err(|error| self.unreachable(attr.dst, error))?;
-        self.ah_through(&attr, route)
+        let way = way.map_err(|error| self.unreachable(attr.dst, error))?;
+        self.ah_through(&attr, &way)
     }
 
     /// An address handle by a route that is known.
-    pub(crate) fn ah_through(&self, attr: &AhAttr, route: Route) -> Result<Ah, VerbsError> {
+    pub(crate) fn ah_through(&self, attr: &AhAttr, way: &Way) -> Result<Ah, VerbsError> {
         let device = self.device();
-        let mtu = Mtu::largest_in(route.mtu).ok_or(RouteError::MtuTooSmall(route.mtu));
-        let mtu = mtu.map_err(|error| self.unreachable(attr.dst, error))?;
         let flow_label = match attr.flow_label & 0x000f_ffff {
-            0 => label_of_flow(route.src, attr.dst),
+            0 => label_of_flow(way.src, way.dst),
             label => label,
         };
         let path = Path {
-            src: route.src,
-            dst: attr.dst,
-            scope_id: route.scope_id,
+            link: way.link,
+            src: way.src,
+            dst: way.dst,
+            scope_id: way.scope_id,
             src_port: device.source_port(flow_label),
             traffic_class: attr.traffic_class,
             hop_limit: if attr.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { attr.hop_limit },
-            flow_label: if attr.dst.is_ipv6() { flow_label } else { 0 },
+            flow_label: if has_flow_label(way.link, way.dst) { flow_label } else { 0 },
         };
         let mut state = device.lock();
         let max = device.limits().max_ah;
@@ -100,17 +110,21 @@ impl Pd {
         }
         state.ahs += 1;
         drop(state);
-        Ok(Ah(Arc::new(AhInner { pd: self.clone(), path, mtu })))
+        Ok(Ah(Arc::new(AhInner { pd: self.clone(), path, mtu: way.mtu })))
     }
 
-    fn group_route(&self, attr: &AhAttr) -> Result<Route, RouteError> {
-        let mut gids = self.device().gids().iter();
+    /// The way to a group: out from the device's address, by the wire's own name for the group.
+    fn group_way(&self, attr: &AhAttr) -> Result<Way, RouteError> {
+        let gids = self.device().gids().iter();
+        let mut gids = gids.filter(|gid| attr.gid_type.is_none_or(|ty| ty == gid.ty));
         let gid = match attr.src {
             Some(src) => gids.find(|gid| gid.ip == src).ok_or(RouteError::NotOurSource)?,
             None => gids.find(|gid| gid.ip.is_ipv4() == attr.dst.is_ipv4()).ok_or(RouteError::Family)?,
         };
         let scope_id = if attr.scope_id == 0 { gid.scope_id } else { attr.scope_id };
-        Ok(Route { src: gid.ip, scope_id, mtu: usize::from(u16::MAX) })
+        let route = Route { src: gid.ip, scope_id, mtu: usize::from(u16::MAX) };
+        let group = group_address(attr.dst, gid.ty);
+        self.device().lock().way(group, &route, Some(gid.ty))
     }
 
     fn unreachable(&self, dst: IpAddr, error: RouteError) -> VerbsError {
@@ -121,6 +135,11 @@ impl Pd {
         };
         VerbsError::new(kind, self.device().name(), format!("no way to {dst}: {error}"))
     }
+}
+
+/// Whether packets have a flow label: IPv6 and GRHs do.
+pub(crate) fn has_flow_label(link: PathLink, dst: IpAddr) -> bool {
+    link != PathLink::Udp || dst.is_ipv6()
 }
 
 /// A flow label from the addresses, never 0: datagrams of one way stay in order, those of several spread over the source

@@ -36,7 +36,7 @@ use everywire_wire::cm::RejReason;
 use crate::config::DeviceConfig;
 use crate::device::{Device, LOCAL_ACK_DELAY};
 use crate::drive::Unreachable;
-use crate::route::{ROUTE_TIMEOUT, Route, RouteError, RouteToken};
+use crate::route::{ROUTE_TIMEOUT, RouteError, RouteToken, Way};
 use crate::state::State;
 
 pub use active::Connecting;
@@ -266,7 +266,7 @@ impl State {
         &mut self,
         now: Instant,
         token: RouteToken,
-        answer: Result<Route, RouteError>,
+        answer: Result<Way, RouteError>,
     ) {
         self.cm_run(now);
         if let Some((key, pending)) = self.cm.records.take_route(token) {

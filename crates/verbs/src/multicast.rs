@@ -4,12 +4,13 @@
 //! to leave it with its last. A packet for a group reaches every member, the sender's own queue pair included if it is
 //! one and the network loops it back.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
-use everywire_transport::ib::{PacketMeta, QpType};
+use everywire_transport::ib::{PacketMeta, PathLink, QpType};
 use everywire_wire::{Qpn, RocePacket};
 
+use crate::config::GidType;
 use crate::counters::DeviceCounter;
 use crate::error::{ErrorKind, VerbsError};
 use crate::events::AsyncEvent;
@@ -26,7 +27,7 @@ impl State {
         packet: &RocePacket<'_>,
         meta: &PacketMeta,
     ) -> Result<(), DeviceCounter> {
-        let members = self.groups.get(&meta.dst).ok_or(DeviceCounter::DropNoGroupMember)?.clone();
+        let members = self.groups.get(&(meta.dst, gid_type_of(&meta.link))).ok_or(DeviceCounter::DropNoGroupMember)?.clone();
         for qpn in members {
             self.with_qp(qpn, true, |qp, core| {
                 if let Some(qp) = qp.ib() {
@@ -37,19 +38,22 @@ impl State {
         Ok(())
     }
 
-    fn scope_of(&self, group: IpAddr) -> u32 {
+    /// The group as the GID table's first entry of its family names it, and that entry's interface.
+    fn group_of(&self, group: IpAddr) -> (Group, u32) {
         let same_family = |gid: &&crate::GidEntry| gid.ip.is_ipv4() == group.is_ipv4();
-        self.config.gids.iter().find(same_family).map_or(0, |gid| gid.scope_id)
+        let gid = self.config.gids.iter().find(same_family);
+        let (ty, scope_id) = gid.map_or((GidType::RoceV2, 0), |gid| (gid.ty, gid.scope_id));
+        ((group_address(group, ty), ty), scope_id)
     }
 
     fn join(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), (ErrorKind, String)> {
         let limits = &self.config.limits;
         let (max_groups, max_members) = (limits.max_mcast_grp as usize, limits.max_mcast_qp_attach as usize);
-        if !self.groups.contains_key(&group) && self.groups.len() >= max_groups {
+        let (key, scope_id) = self.group_of(group);
+        if !self.groups.contains_key(&key) && self.groups.len() >= max_groups {
             return Err((ErrorKind::OutOfResources, format!("max_mcast_grp: all {max_groups} are in use")));
         }
-        let scope_id = self.scope_of(group);
-        let members = self.groups.entry(group).or_default();
+        let members = self.groups.entry(key).or_default();
         if members.contains(&qpn) {
             return Ok(());
         }
@@ -65,14 +69,13 @@ impl State {
             entry.groups += 1;
         }
         if first {
-            self.command(Command::JoinGroup { group, scope_id });
+            self.command(Command::JoinGroup { group: key.0, gid_type: key.1, scope_id });
         }
         Ok(())
     }
 
-    fn leave(&mut self, qpn: Qpn, group: IpAddr) -> bool {
-        let scope_id = self.scope_of(group);
-        let Some(members) = self.groups.get_mut(&group) else { return false };
+    fn leave(&mut self, qpn: Qpn, key: Group, scope_id: u32) -> bool {
+        let Some(members) = self.groups.get_mut(&key) else { return false };
         let before = members.len();
         members.retain(|member| *member != qpn);
         let (left, empty) = (members.len() < before, members.is_empty());
@@ -80,30 +83,57 @@ impl State {
             entry.groups -= 1;
         }
         if empty {
-            self.groups.remove(&group);
-            self.command(Command::LeaveGroup { group, scope_id });
+            self.groups.remove(&key);
+            self.command(Command::LeaveGroup { group: key.0, gid_type: key.1, scope_id });
         }
         left
     }
 
     /// The driver could not join a group.
     pub(crate) fn join_failed(&mut self, group: IpAddr) {
-        let Some(members) = self.groups.remove(&group) else { return };
-        for qpn in members {
-            if let Some(entry) = self.qps.get(qpn) {
-                entry.groups -= 1;
+        let keys: Vec<Group> = self.groups.keys().filter(|key| key.0 == group).copied().collect();
+        for key in keys {
+            for qpn in self.groups.remove(&key).unwrap_or_default() {
+                if let Some(entry) = self.qps.get(qpn) {
+                    entry.groups -= 1;
+                }
             }
+            self.core.raise(AsyncEvent::GroupError(group));
         }
-        self.core.raise(AsyncEvent::GroupError(group));
     }
 
     /// A queue pair is being destroyed.
     pub(crate) fn leave_all_groups(&mut self, qpn: Qpn) {
         let groups = self.groups.iter().filter(|(_, members)| members.contains(&qpn));
-        let groups: Vec<IpAddr> = groups.map(|(group, _)| *group).collect();
+        let groups: Vec<Group> = groups.map(|(group, _)| *group).collect();
         for group in groups {
-            self.leave(qpn, group);
+            let (_, scope_id) = self.group_of(group.0);
+            self.leave(qpn, group, scope_id);
         }
+    }
+}
+
+/// A group as packets name it, and the frames that carry it.
+pub(crate) type Group = (IpAddr, GidType);
+
+fn gid_type_of(link: &PathLink) -> GidType {
+    match link {
+        PathLink::Udp => GidType::RoceV2,
+        PathLink::Grh => GidType::RoceV1,
+        PathLink::Lrh(_) => GidType::Ib,
+    }
+}
+
+/// The group's address as the wire has it. RoCE v1 has GRHs only: the MGID of an IPv4 group is ff0e::ffff:a.b.c.d there, as
+/// Linux's rdma_cm makes it, and a plain IPv4 address on RoCE v2.
+pub(crate) fn group_address(group: IpAddr, ty: GidType) -> IpAddr {
+    match (group, ty) {
+        (IpAddr::V4(v4), GidType::RoceV1) => {
+            let [a, b, c, d] = v4.octets();
+            let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xffff, high, low).into()
+        }
+        (group, _) => group,
     }
 }
 
@@ -129,9 +159,12 @@ impl Qp {
 
     /// Leaves a group.
     pub fn detach_multicast(&self, group: IpAddr) -> Result<(), VerbsError> {
-        if self.device().lock().leave(self.qpn(), group) {
+        let mut state = self.device().lock();
+        let (key, scope_id) = state.group_of(group);
+        if state.leave(self.qpn(), key, scope_id) {
             return Ok(());
         }
+        drop(state);
         let what = format!("not attached to {group}");
         Err(VerbsError::new(ErrorKind::InvalidArgument, self.to_string(), what))
     }

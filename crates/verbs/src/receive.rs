@@ -62,6 +62,7 @@ impl State {
             ip_id: datagram.ip_id.unwrap_or(0),
             udp_payload_len: datagram.bytes.len() as u16,
             flow_label: 0,
+            dlid_path_bits: 0,
         };
         let scope_id = match datagram.src {
             SocketAddr::V6(src) => src.scope_id(),
@@ -95,6 +96,7 @@ impl State {
             ip_id: 0,
             udp_payload_len: packet.len() as u16,
             flow_label: grh.flow_label,
+            dlid_path_bits: 0,
         };
         self.dispatch(now, packet, &meta, scope_id)
     }

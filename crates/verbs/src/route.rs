@@ -10,6 +10,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use everywire_transport::ib::PathLink;
+use everywire_wire::Mtu;
+
+use crate::config::GidType;
 use crate::device::Device;
 use crate::state::State;
 
@@ -32,6 +36,21 @@ pub struct Route {
     pub scope_id: u32,
     /// MTU of the IP path, in bytes.
     pub mtu: usize,
+}
+
+/// A way to a destination, ready to become a path: what the driver's route comes to on the wire at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// Our address, or our GID.
+    pub(crate) src: IpAddr,
+    /// The destination's address, or its GID.
+    pub(crate) dst: IpAddr,
+    /// Interface index where the destination is link-local; 0 otherwise.
+    pub(crate) scope_id: u32,
+    /// The largest path MTU.
+    pub(crate) mtu: Mtu,
+    /// What packets have before their BTH.
+    pub(crate) link: PathLink,
 }
 
 /// Why there is no route.
@@ -78,17 +97,21 @@ pub enum Command {
         /// The source to use; the driver chooses one of the device's otherwise.
         src: Option<IpAddr>,
     },
-    /// Receive datagrams sent to a multicast group.
+    /// Receive what is sent to a multicast group.
     JoinGroup {
-        /// The group's address.
+        /// The group's address; of RoCE v1 and InfiniBand the MGID.
         group: IpAddr,
+        /// Whose frames carry it.
+        gid_type: GidType,
         /// Interface index, or 0.
         scope_id: u32,
     },
-    /// Stop receiving them.
+    /// Stop receiving it.
     LeaveGroup {
         /// The group's address.
         group: IpAddr,
+        /// Whose frames carry it.
+        gid_type: GidType,
         /// Interface index, or 0.
         scope_id: u32,
     },
@@ -99,18 +122,32 @@ impl Command {
     pub(crate) fn undoes(&self, earlier: &Command) -> bool {
         use Command::{JoinGroup, LeaveGroup};
         match (earlier, self) {
-            (JoinGroup { group: a, scope_id: x }, LeaveGroup { group: b, scope_id: y })
-            | (LeaveGroup { group: a, scope_id: x }, JoinGroup { group: b, scope_id: y }) => a == b && x == y,
+            (
+                JoinGroup { group, gid_type, scope_id },
+                LeaveGroup { group: group2, gid_type: type2, scope_id: scope2 },
+            )
+            | (
+                LeaveGroup { group, gid_type, scope_id },
+                JoinGroup { group: group2, gid_type: type2, scope_id: scope2 },
+            ) => (group, gid_type, scope_id) == (group2, type2, scope2),
             _ => false,
         }
     }
+}
+
+/// A request for a route.
+struct Asked {
+    asker: Asker,
+    dst: IpAddr,
+    /// The type of GID to go out from; the first of the route's source otherwise.
+    gid_type: Option<GidType>,
 }
 
 /// Who asked.
 enum Asker {
     /// A [`Resolving`].
     Future {
-        answer: Option<Result<Route, RouteError>>,
+        answer: Option<Result<Way, RouteError>>,
         waker: Option<Waker>,
         /// How long the driver may take, and until when that is once it has the request.
         limit: Duration,
@@ -124,14 +161,14 @@ enum Asker {
 #[derive(Default)]
 pub(crate) struct Routes {
     next: u64,
-    open: HashMap<u64, Asker>,
+    open: HashMap<u64, Asked>,
     timers: BTreeSet<(Instant, u64)>,
 }
 
 impl Routes {
     /// Forgets a request; its waker, if any, is to be dropped without the lock.
     pub(crate) fn withdraw(&mut self, token: RouteToken) -> Option<Waker> {
-        match self.open.remove(&token.0) {
+        match self.open.remove(&token.0).map(|asked| asked.asker) {
             Some(Asker::Future { waker, due, .. }) => {
                 due.map(|at| self.timers.remove(&(at, token.0)));
                 waker
@@ -140,9 +177,13 @@ impl Routes {
         }
     }
 
+    fn asker(&mut self, token: u64) -> Option<&mut Asker> {
+        self.open.get_mut(&token).map(|asked| &mut asked.asker)
+    }
+
     /// The driver has taken the request: its time begins.
     fn begin(&mut self, now: Instant, token: RouteToken) {
-        if let Some(Asker::Future { due, limit, .. }) = self.open.get_mut(&token.0) {
+        if let Some(Asker::Future { due, limit, .. }) = self.asker(token.0) {
             let at = now + *limit;
             *due = Some(at);
             self.timers.insert((at, token.0));
@@ -156,8 +197,8 @@ impl Routes {
     }
 
     /// The answer for a future; gives its waker.
-    fn answer(&mut self, token: u64, with: Result<Route, RouteError>) -> Option<Waker> {
-        let Some(Asker::Future { answer, waker, due, .. }) = self.open.get_mut(&token) else { return None };
+    fn answer(&mut self, token: u64, with: Result<Way, RouteError>) -> Option<Waker> {
+        let Some(Asker::Future { answer, waker, due, .. }) = self.asker(token) else { return None };
         if let Some(at) = due.take() {
             self.timers.remove(&(at, token));
         }
@@ -174,16 +215,16 @@ impl State {
         scope_id: u32,
         src: Option<IpAddr>,
     ) -> Result<RouteToken, RouteError> {
-        self.ask_route(Asker::Cm, dst, scope_id, src)
+        self.ask_route(Asked { asker: Asker::Cm, dst, gid_type: None }, scope_id, src)
     }
 
     fn ask_route(
         &mut self,
-        asker: Asker,
-        dst: IpAddr,
+        asked: Asked,
         scope_id: u32,
         src: Option<IpAddr>,
     ) -> Result<RouteToken, RouteError> {
+        let dst = asked.dst;
         if self.routes.open.len() >= MAX_PENDING_ROUTES {
             return Err(RouteError::TooMany);
         }
@@ -198,7 +239,7 @@ impl State {
         }
         self.routes.next += 1;
         let token = RouteToken(self.routes.next);
-        self.routes.open.insert(token.0, asker);
+        self.routes.open.insert(token.0, asked);
         self.command(Command::ResolveRoute { token, dst, scope_id, src });
         Ok(token)
     }
@@ -210,11 +251,15 @@ impl State {
         token: RouteToken,
         answer: Result<Route, RouteError>,
     ) {
-        let answer = match answer {
-            Ok(route) if !self.is_our_address(route.src) => Err(RouteError::NotOurSource),
-            answer => answer,
-        };
-        match self.routes.open.get_mut(&token.0) {
+        let Some(asked) = self.routes.open.get(&token.0) else { return };
+        let (dst, gid_type) = (asked.dst, asked.gid_type);
+        let answer = answer.and_then(|route| self.way(dst, &route, gid_type));
+        self.way_found(now, token, answer);
+    }
+
+    /// A request has its answer.
+    fn way_found(&mut self, now: Instant, token: RouteToken, answer: Result<Way, RouteError>) {
+        match self.routes.asker(token.0) {
             None => {}
             Some(Asker::Cm) => {
                 self.routes.open.remove(&token.0);
@@ -225,6 +270,23 @@ impl State {
                 self.core.wakes.extend(waker);
             }
         }
+    }
+
+    /// What a driver's route comes to: frames by the type of the GID it leaves from.
+    pub(crate) fn way(
+        &self,
+        dst: IpAddr,
+        route: &Route,
+        gid_type: Option<GidType>,
+    ) -> Result<Way, RouteError> {
+        let mut gids = self.config.gids.iter().filter(|gid| gid.ip == route.src);
+        let gid = gids.find(|gid| gid_type.is_none_or(|ty| ty == gid.ty));
+        let link = match gid.ok_or(RouteError::NotOurSource)?.ty {
+            GidType::RoceV1 => PathLink::Grh,
+            GidType::RoceV2 | GidType::Ib => PathLink::Udp,
+        };
+        let mtu = Mtu::largest_in(route.mtu).ok_or(RouteError::MtuTooSmall(route.mtu))?;
+        Ok(Way { src: route.src, dst, scope_id: route.scope_id, mtu, link })
     }
 
     /// The driver has taken a request for a route.
@@ -252,23 +314,25 @@ pub(crate) struct Resolving {
 }
 
 impl Device {
-    /// Asks for a route; the driver may take `limit` to answer, and never longer than [`ROUTE_TIMEOUT`].
+    /// Asks for a route, from a GID of the type given; the driver may take `limit` to answer, and never longer than
+    /// [`ROUTE_TIMEOUT`].
     pub(crate) fn resolve(
         &self,
         dst: IpAddr,
         scope_id: u32,
         src: Option<IpAddr>,
+        gid_type: Option<GidType>,
         limit: Option<Duration>,
     ) -> Resolving {
         let limit = limit.map_or(ROUTE_TIMEOUT, |limit| limit.min(ROUTE_TIMEOUT));
         let asker = Asker::Future { answer: None, waker: None, limit, due: None };
-        let token = self.lock().ask_route(asker, dst, scope_id, src);
+        let token = self.lock().ask_route(Asked { asker, dst, gid_type }, scope_id, src);
         Resolving { device: self.clone(), token }
     }
 }
 
 impl Future for Resolving {
-    type Output = Result<Route, RouteError>;
+    type Output = Result<Way, RouteError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let token = match self.token {
@@ -276,7 +340,7 @@ impl Future for Resolving {
             Err(error) => return Poll::Ready(Err(error)),
         };
         let mut state = self.device.lock();
-        match state.routes.open.get_mut(&token.0) {
+        match state.routes.asker(token.0) {
             Some(Asker::Future { answer: Some(answer), .. }) => {
                 let answer = *answer;
                 state.routes.open.remove(&token.0);

@@ -20,6 +20,7 @@ use crate::cm_id::CmState;
 use crate::config::{DeviceConfig, GidType, PortState};
 use crate::events::AsyncEvent;
 use crate::memory::Region;
+use crate::multicast::Group;
 use crate::qp_env::Core;
 use crate::qp_table::{MAX_QPS_WITH_PREFIX, QpEntry, QpTable};
 use crate::route::{Command, RouteToken, Routes};
@@ -46,7 +47,7 @@ pub(crate) struct State {
     pub(crate) qps: QpTable,
     pub(crate) pds: Table<()>,
     pub(crate) ahs: u32,
-    pub(crate) groups: BTreeMap<IpAddr, Vec<Qpn>>,
+    pub(crate) groups: BTreeMap<Group, Vec<Qpn>>,
     pub(crate) routes: Routes,
     pub(crate) cm: CmState,
     /// Wraps the connection manager's MADs for QP1.

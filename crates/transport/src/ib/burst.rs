@@ -11,9 +11,11 @@ use std::net::IpAddr;
 
 use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
 use everywire_wire::icrc::FLAGS_DF;
-use everywire_wire::{Gid, IcrcV4, IcrcV6, Qpn, RocePacket, icrc_grh, icrc_v4, icrc_v6};
+use everywire_wire::lrh::{Lnh, Lrh};
+use everywire_wire::vcrc::{self, VCRC_LEN};
+use everywire_wire::{Gid, IcrcV4, IcrcV6, Qpn, RocePacket, icrc_grh, icrc_lrh, icrc_v4, icrc_v6};
 
-use super::path::{Path, PathLink};
+use super::path::{LocalRoute, Path, PathLink};
 
 /// Most bytes of a burst: the largest UDP payload over IPv4.
 pub const MAX_BURST_BYTES: usize = 65_507;
@@ -69,6 +71,7 @@ impl Burst {
         self.count = 0;
         self.closed = false;
         self.path = None;
+        self.around = 0;
     }
 
     /// Whether it holds no packet.
@@ -141,7 +144,7 @@ impl Burst {
         let icrc = match path.link {
             PathLink::Udp => icrc(path, self.count as u16, &self.buf[at..covered_end]),
             PathLink::Grh => self.lead_with_grh(path, at, covered_end),
-            PathLink::Lrh(_) => self.lead_with_lrh(path, at, covered_end),
+            PathLink::Lrh(route) => self.lead_with_lrh(path, &route, at, covered_end),
         };
         let icrc_end = covered_end + ICRC_LEN;
         self.buf[covered_end..icrc_end].copy_from_slice(&icrc.to_le_bytes());
@@ -155,6 +158,35 @@ impl Burst {
         let grh = grh_bytes(path, covered_end - bth + ICRC_LEN);
         self.buf[bth - grh.len()..bth].copy_from_slice(&grh);
         icrc_grh(&grh, &self.buf[bth..covered_end])
+    }
+
+    /// Writes the LRH, and the GRH if the path has one, that end where the BTH begins; gives the ICRC of them and what follows.
+    fn lead_with_lrh(&mut self, path: &Path, route: &LocalRoute, bth: usize, covered_end: usize) -> u32 {
+        let grh = route.grh.then(|| grh_bytes(path, covered_end - bth + ICRC_LEN));
+        let start = self.len;
+        let lrh = Lrh {
+            sl: route.sl,
+            lnh: if route.grh { Lnh::IbaGlobal } else { Lnh::IbaLocal },
+            dlid: route.dlid,
+            slid: route.slid,
+            // IBTA §7.7.8: words up to the VCRC.
+            pkt_len: ((covered_end + ICRC_LEN - start) / 4) as u16,
+            ..Lrh::default()
+        };
+        let mut bytes = [0; Lrh::LEN];
+        lrh.emit(&mut bytes);
+        self.buf[start..start + Lrh::LEN].copy_from_slice(&bytes);
+        if let Some(grh) = &grh {
+            self.buf[start + Lrh::LEN..bth].copy_from_slice(grh);
+        }
+        icrc_lrh(&bytes, grh.as_ref(), &self.buf[bth..covered_end])
+    }
+
+    /// Writes the VCRC of the packet whose ICRC ends here, for virtual lane 0; gives where it ends.
+    fn end_with_vcrc(&mut self, icrc_end: usize) -> usize {
+        let end = icrc_end + VCRC_LEN;
+        vcrc::seal(&mut self.buf[self.len..end]);
+        end
     }
 
     fn commit(&mut self, path: &Path, dest_qp: Qpn, end: usize) {

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
-use everywire_wire::{Gid, Ieth, ImmDt, Lid, Opcode, Reth, RocePacket};
+use everywire_wire::{Gid, Ieth, ImmDt, Opcode, Reth, RocePacket};
 
 use super::path::{LocalRoute, Path, PathLink};
 use super::wr::SendOp;
@@ -33,6 +33,8 @@ pub struct PacketMeta {
     pub udp_payload_len: u16,
     /// Flow label of a GRH; 0 for IPv4, and where a UDP socket hides it.
     pub flow_label: u32,
+    /// Low bits of the LID it was sent to, as many as our port's LMC; 0 on Ethernet.
+    pub dlid_path_bits: u8,
 }
 
 impl PacketMeta {
@@ -59,11 +61,6 @@ impl PacketMeta {
     /// Whether the 40 bytes before a datagram mean something: not for an InfiniBand packet without GRH.
     pub fn has_grh(&self) -> bool {
         self.local_route().is_none_or(|route| route.grh)
-    }
-
-    /// The sender's LID and the service level; zeros on Ethernet, where there are none.
-    pub fn slid_and_sl(&self) -> (Lid, u8) {
-        self.local_route().map_or((Lid(0), 0), |route| (route.slid, route.sl))
     }
 }
 
@@ -208,6 +205,7 @@ mod tests {
             ip_id: 0x1234,
             udp_payload_len: 100,
             flow_label: 0,
+            dlid_path_bits: 0,
         };
         let grh = grh_of(&meta);
         assert_eq!(grh[..20], [0; 20]);
@@ -228,6 +226,7 @@ mod tests {
             ip_id: 0,
             udp_payload_len: 24,
             flow_label: 0,
+            dlid_path_bits: 0,
         };
         let grh = grh_of(&meta);
         assert_eq!(grh[..8], [0x6a, 0xb0, 0, 0, 0, 32, 17, 3]);

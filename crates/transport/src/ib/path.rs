@@ -7,6 +7,9 @@
 use std::net::IpAddr;
 
 use everywire_wire::Lid;
+use everywire_wire::grh::Grh;
+use everywire_wire::lrh::Lrh;
+use everywire_wire::vcrc::VCRC_LEN;
 
 /// First UDP source port that flow labels map to: RoCE v2 draws source ports from the dynamic range.
 pub const FIRST_SOURCE_PORT: u16 = 0xc000;
@@ -34,8 +37,8 @@ impl PathLink {
     pub fn lead_len(&self) -> usize {
         match self {
             PathLink::Udp => 0,
-            PathLink::Grh => GRH_LEN,
-            PathLink::Lrh(route) => LRH_LEN + if route.grh { GRH_LEN } else { 0 },
+            PathLink::Grh => Grh::LEN,
+            PathLink::Lrh(route) => Lrh::LEN + if route.grh { Grh::LEN } else { 0 },
         }
     }
 
@@ -60,13 +63,6 @@ pub struct LocalRoute {
     /// Inter-packet delay by the SA's rate code; 0 for the port's own rate.
     pub static_rate: u8,
 }
-
-/// Bytes of a GRH.
-const GRH_LEN: usize = everywire_wire::grh::Grh::LEN;
-/// Bytes of an LRH.
-const LRH_LEN: usize = 8;
-/// Bytes of a VCRC.
-const VCRC_LEN: usize = 2;
 
 /// An address vector. `src` and `dst` are of one family on RoCE v2; on the other wires they are GIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

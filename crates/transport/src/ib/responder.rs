@@ -305,6 +305,9 @@ pub(super) fn recv_completion(sh: &Shared, wr_id: u64) -> Completion {
         qpn: sh.qpn(),
         src_qp: sh.dest_qp,
         grh: false,
+        slid: everywire_wire::Lid(0),
+        sl: 0,
+        dlid_path_bits: 0,
         solicited: false,
         vendor_err: 0,
     }

@@ -90,7 +90,12 @@ impl Responder {
                 completion.byte_len = (GRH_LEN + packet.payload.len()) as u32;
                 completion.imm = packet.immdt.map(|i| i.0);
                 completion.src_qp = deth.src_qp;
-                completion.grh = true;
+                completion.grh = meta.has_grh();
+                if let Some(came) = meta.local_route() {
+                    completion.slid = came.slid;
+                    completion.sl = came.sl;
+                    completion.dlid_path_bits = meta.dlid_path_bits;
+                }
                 completion.solicited = packet.bth.solicited;
                 env.complete(sh.config.recv_cq, completion, packet.bth.solicited);
             }

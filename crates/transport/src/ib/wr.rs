@@ -5,7 +5,7 @@
 //! A work request owed is a token: each one posted ends in exactly one completion, or none if it was unsignalled and
 //! succeeded.
 
-use everywire_wire::{QKey, Qpn, RKey};
+use everywire_wire::{Lid, QKey, Qpn, RKey};
 use smallvec::SmallVec;
 
 use super::path::Path;
@@ -331,6 +331,12 @@ pub struct Completion {
     pub src_qp: Qpn,
     /// Whether the first 40 bytes of the buffer are a GRH.
     pub grh: bool,
+    /// LID that a datagram came from; 0 where there are no LIDs.
+    pub slid: Lid,
+    /// Service level that a datagram came with.
+    pub sl: u8,
+    /// Low bits of the LID that a datagram was sent to, as many as the port's LMC.
+    pub dlid_path_bits: u8,
     /// Whether the sender asked for an event.
     pub solicited: bool,
     /// More about an error: the NAK's syndrome if the peer sent one, else 0.

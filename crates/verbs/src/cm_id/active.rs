@@ -16,7 +16,7 @@ use everywire_transport::ib::QpType;
 use everywire_transport::mad::MadPath;
 use everywire_wire::cm::RejReason;
 use everywire_wire::ip_cm::{IpCmHeader, PortSpace, service_id};
-use everywire_wire::{Mtu, PKey};
+use everywire_wire::PKey;
 
 use super::error::{CmError, CmErrorKind, CmStep};
 use super::param::{ConnParam, ConnectOptions};
@@ -25,7 +25,7 @@ use super::record::{End, Key, Pending, Record, scope_of, socket_addr};
 use super::{CONNECT_PRIVATE_DATA, Call, Connection, ROUTE_TIMEOUT};
 use crate::device::Device;
 use crate::qp::Qp;
-use crate::route::{Route, RouteError};
+use crate::route::{RouteError, Way};
 use crate::state::State;
 use crate::waker::WakerKey;
 
@@ -117,11 +117,11 @@ impl State {
         now: Instant,
         key: Key,
         pending: Pending,
-        answer: Result<Route, RouteError>,
+        answer: Result<Way, RouteError>,
     ) {
         self.cm.records.disarm(key);
         let sent =
-            answer.map_err(CmErrorKind::Route).and_then(|route| self.cm_send_req(now, key, pending, route));
+            answer.map_err(CmErrorKind::Route).and_then(|way| self.cm_send_req(now, key, pending, &way));
         if let Err(kind) = sent {
             return self.cm_end(key, End::Failed(kind));
         }
@@ -137,14 +137,13 @@ impl State {
         now: Instant,
         key: Key,
         pending: Pending,
-        route: Route,
+        way: &Way,
     ) -> Result<(), CmErrorKind> {
         let active_mtu = self.config.active_mtu;
         let Some(record) = self.cm.records.get_mut(key) else { return Ok(()) };
-        let mtu = Mtu::largest_in(route.mtu).ok_or(CmErrorKind::Route(RouteError::MtuTooSmall(route.mtu)))?;
         record.step = CmStep::Connect;
-        record.local = socket_addr(route.src, record.local.port(), route.scope_id);
-        let path = MadPath { local: route.src, remote: record.remote.ip(), scope_id: route.scope_id };
+        record.local = socket_addr(way.src, record.local.port(), way.scope_id);
+        let path = MadPath { link: way.link, local: way.src, remote: way.dst, scope_id: way.scope_id };
         let (ours, qpn) = (&record.ours, record.qpn.unwrap_or_default());
         let params = ConnectParams {
             path,
@@ -152,7 +151,7 @@ impl State {
             transport: if record.ty == QpType::Uc { Transport::Uc } else { Transport::Rc },
             qpn,
             pkey: PKey::DEFAULT,
-            path_mtu: mtu.min(active_mtu),
+            path_mtu: way.mtu.min(active_mtu),
             responder_resources: ours.responder_resources,
             initiator_depth: ours.initiator_depth,
             flow_control: false, // no end-to-end credits are kept (IBTA §9.7.7.2)

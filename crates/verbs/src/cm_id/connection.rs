@@ -253,16 +253,14 @@ impl State {
         record.moved_qp = true;
         let (rc, rnr_timer) = (record.ty == QpType::Rc, record.ours.min_rnr_timer.min(31));
         let path = Path {
+            link: p.path.link,
             src: p.path.local,
             dst: p.path.remote,
             scope_id: p.path.scope_id,
             src_port,
             traffic_class: p.traffic_class,
             hop_limit: if p.hop_limit == 0 { 64 } else { p.hop_limit },
-            flow_label: match p.path.remote {
-                IpAddr::V6(_) => p.flow_label,
-                IpAddr::V4(_) => 0,
-            },
+            flow_label: if has_flow_label(p.path.link, p.path.remote) { p.flow_label } else { 0 },
         };
         let attr = QpAttr {
             path: Some(path),

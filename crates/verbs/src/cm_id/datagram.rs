@@ -78,22 +78,22 @@ impl Pd {
             .map_err(|kind| fail(CmStep::ResolveService, kind))?;
         let src_ip = src.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());
         let before = device.lock().now;
-        let route = device.resolve(dst.ip(), scope_of(dst), src_ip, timeout).await;
+        let way = device.resolve(dst.ip(), scope_of(dst), src_ip, None, timeout).await;
         // What the route has taken is not there for the service any more.
         let taken = before.zip(device.lock().now).map(|(before, now)| now - before);
         let timeout = timeout.map(|timeout| timeout.saturating_sub(taken.unwrap_or_default()));
-        let route = route.map_err(|error| fail(CmStep::ResolveRoute, CmErrorKind::Route(error)))?;
+        let way = way.map_err(|error| fail(CmStep::ResolveRoute, CmErrorKind::Route(error)))?;
         let asked = device.lock().cm_ask_start(
             dst,
             SocketAddr::new(src_ip.unwrap_or(unspecified(dst.ip())), src.map_or(0, |src| src.port())),
-            MadPath { local: route.src, remote: dst.ip(), scope_id: route.scope_id },
+            MadPath { link: way.link, local: way.src, remote: way.dst, scope_id: way.scope_id },
             &private_data,
             timeout,
         );
         let key = asked.map_err(|kind| fail(CmStep::ResolveService, kind))?;
         let answer = Resolved { device: device.clone(), key, waker: None }.await?;
-        let attr = AhAttr { scope_id: route.scope_id, src: Some(route.src), ..AhAttr::new(dst.ip()) };
-        let ah = self.ah_through(&attr, route);
+        let attr = AhAttr { scope_id: way.scope_id, src: Some(way.src), ..AhAttr::new(dst.ip()) };
+        let ah = self.ah_through(&attr, &way);
         let ah = ah.map_err(|error| fail(CmStep::ResolveService, CmErrorKind::Verbs(error)))?;
         Ok(DatagramService { ah, qpn: answer.qpn, qkey: answer.qkey, private_data: answer.private_data })
     }

@@ -21,6 +21,9 @@ fn entry(wr_id: u64, status: WcStatus) -> Completion {
         qpn: Qpn::new(2),
         src_qp: Qpn::default(),
         grh: false,
+        slid: everywire_wire::Lid(0),
+        sl: 0,
+        dlid_path_bits: 0,
         solicited: false,
         vendor_err: 0,
     }

@@ -426,7 +426,7 @@ fn a_group_that_cannot_be_joined_is_reported() {
     for _ in 0..2 {
         side.qp.attach_multicast(group).unwrap();
         let command = device.drive().poll_command();
-        assert_eq!(command, Some(Command::JoinGroup { group, scope_id: 0 }), "each attempt asks");
+        assert_eq!(command, Some(Command::JoinGroup { group, gid_type: GidType::RoceV2, scope_id: 0 }), "each attempt asks");
         device.drive().join_failed(net.now, group);
         assert_eq!(device.async_events().try_next(), Some(AsyncEvent::GroupError(group)));
         side.qp.detach_multicast(group).unwrap_err();

@@ -15,6 +15,9 @@ fn wc(wr_id: u64, status: WcStatus) -> Completion {
         qpn: Qpn::new(7),
         src_qp: Qpn::new(9),
         grh: false,
+        slid: everywire_wire::Lid(0),
+        sl: 0,
+        dlid_path_bits: 0,
         solicited: false,
         vendor_err: 0,
     }

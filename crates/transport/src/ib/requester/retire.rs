@@ -236,6 +236,9 @@ fn send_completion(sh: &Shared, wqe: &SendWqe, status: WcStatus, vendor_err: u32
         qpn: sh.qpn(),
         src_qp: sh.dest_qp,
         grh: false,
+        slid: everywire_wire::Lid(0),
+        sl: 0,
+        dlid_path_bits: 0,
         solicited: false,
         vendor_err,
     }

@@ -491,6 +491,7 @@ fn packets_of_strangers_are_dropped_and_counted() {
         ip_id: 0,
         udp_payload_len: bytes.len() as u16,
         flow_label: 0,
+        dlid_path_bits: 0,
     };
     bench.inject(0, &bytes, &meta);
     let mut foreign = good;

@@ -343,6 +343,7 @@ impl Bench {
                 ip_id: id as u16,
                 udp_payload_len: segment.len() as u16,
                 flow_label: 0,
+                dlid_path_bits: 0,
             };
             let arrivals: &[Duration] = match (self.judge)(at, &packet) {
                 Fate::Deliver => &[DELAY],
@@ -411,6 +412,7 @@ impl Bench {
             ip_id: 0,
             udp_payload_len: bytes.len() as u16,
             flow_label: 0,
+            dlid_path_bits: 0,
         };
         self.inject(to, &bytes, &meta);
     }

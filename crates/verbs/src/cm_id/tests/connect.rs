@@ -549,6 +549,7 @@ fn request_without_the_ip_header() {
     let listener = listener(&world);
     let mut foreign = Cm::new(CmConfig::default(), 3);
     let path = everywire_transport::mad::MadPath {
+        link: everywire_transport::ib::PathLink::Udp,
         local: A.parse().unwrap(),
         remote: B.parse().unwrap(),
         scope_id: 0,
@@ -574,7 +575,7 @@ fn request_without_the_ip_header() {
     };
     foreign.connect(world.now, &params).unwrap();
     let (_, req) = foreign.poll_transmit().unwrap();
-    let back = everywire_transport::mad::MadPath { local: path.remote, remote: path.local, scope_id: 0 };
+    let back = everywire_transport::mad::MadPath { link: everywire_transport::ib::PathLink::Udp, local: path.remote, remote: path.local, scope_id: 0 };
     let now = world.now;
     world.b.lock().cm_handle_mad(now, back, &req);
     world.drain();

@@ -276,6 +276,6 @@ fn mad_name(bytes: &[u8]) -> Option<String> {
 /// A device with a link-local address on an interface that has a name.
 pub fn link_local(ip: &str, scope_id: u32, interface: &str, seed: u64) -> DeviceConfig {
     let ip: IpAddr = ip.parse().unwrap();
-    let gid = GidEntry { ip, scope_id, interface: Some(interface.to_owned()) };
+    let gid = GidEntry { ip, scope_id, interface: Some(interface.to_owned()), ty: Default::default() };
     DeviceConfig { seed, gids: vec![gid], active_mtu: Mtu::M4096, ..DeviceConfig::default() }
 }

@@ -142,7 +142,7 @@ fn next(cm: &mut Cm) -> CmMad {
 fn replay_active(talk: &[Captured]) -> Vec<CmEvent> {
     let CmMessage::Req(req) = talk[0].mad.message else { panic!("a REQ first") };
     let (us, now) = (talk[0].from, Instant::now());
-    let path = MadPath { local: us, remote: talk[0].to, scope_id: 0 };
+    let path = MadPath { link: crate::ib::PathLink::Udp, local: us, remote: talk[0].to, scope_id: 0 };
     let mut cm = engine(req.local_ca_guid);
     let id = cm.connect(now, &as_params(path, &req)).unwrap();
     let ours = next(&mut cm);
@@ -176,7 +176,7 @@ fn replay_active(talk: &[Captured]) -> Vec<CmEvent> {
 fn replay_passive(talk: &[Captured], listening: bool) -> Vec<CmEvent> {
     let CmMessage::Req(req) = talk[0].mad.message else { panic!("a REQ first") };
     let (us, now) = (talk[0].to, Instant::now());
-    let path = MadPath { local: us, remote: talk[0].from, scope_id: 0 };
+    let path = MadPath { link: crate::ib::PathLink::Udp, local: us, remote: talk[0].from, scope_id: 0 };
     let answer = talk.iter().find_map(|captured| match captured.mad.message {
         CmMessage::Rep(rep) => Some(rep),
         _ => None,

@@ -20,7 +20,7 @@ pub fn ip(text: &str) -> IpAddr {
 }
 
 pub fn path(local: &str, remote: &str) -> MadPath {
-    MadPath { local: ip(local), remote: ip(remote), scope_id: 0 }
+    MadPath { link: crate::ib::PathLink::Udp, local: ip(local), remote: ip(remote), scope_id: 0 }
 }
 
 pub fn connect_params(path: MadPath, qpn: u32) -> ConnectParams {
