@@ -104,7 +104,12 @@ impl Host {
         };
         let config = DeviceConfig {
             name: name.to_owned(),
-            gids: vec![GidEntry { ip, scope_id, interface: Some(interface.name.clone()), ty: GidType::RoceV2 }],
+            gids: vec![GidEntry {
+                ip,
+                scope_id,
+                interface: Some(interface.name.clone()),
+                ty: GidType::RoceV2,
+            }],
             node_guid: node_guid(ip, interface.mac),
             active_mtu: active_mtu(&interface, options.mtu)?,
             limits: options.limits.clone(),

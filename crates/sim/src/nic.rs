@@ -178,6 +178,7 @@ mod tests {
 
     fn transmit(src: &str, dst: &str, segment: Option<usize>, buf: Vec<u8>) -> Transmit {
         Transmit {
+            link: everywire_verbs::PathLink::Udp,
             src: src.parse().unwrap(),
             src_port: 50_000,
             dst: SocketAddr::new(dst.parse().unwrap(), ROCE_UDP_PORT),

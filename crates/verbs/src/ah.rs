@@ -44,15 +44,7 @@ pub struct AhAttr {
 impl AhAttr {
     /// A destination, with everything else at its default.
     pub fn new(dst: IpAddr) -> AhAttr {
-        AhAttr {
-            dst,
-            scope_id: 0,
-            src: None,
-            gid_type: None,
-            traffic_class: 0,
-            hop_limit: 0,
-            flow_label: 0,
-        }
+        AhAttr { dst, scope_id: 0, src: None, gid_type: None, traffic_class: 0, hop_limit: 0, flow_label: 0 }
     }
 }
 

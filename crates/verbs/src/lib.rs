@@ -68,8 +68,8 @@ pub use srq::{Srq, SrqInit};
 
 pub use everywire_transport::cm::ib::CmCounters;
 pub use everywire_transport::ib::{
-    Completion, Counter, CqId, LocalRoute, Path, PathLink, PostError, QpAttr, QpCaps, QpEvent, QpState, QpType, RecvWr, Remote,
-    SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
+    Completion, Counter, CqId, LocalRoute, Path, PathLink, PostError, QpAttr, QpCaps, QpEvent, QpState,
+    QpType, RecvWr, Remote, SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
 };
 pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};
 pub use everywire_wire::cm::{RejReason, SidrStatus};

@@ -27,7 +27,11 @@ impl State {
         packet: &RocePacket<'_>,
         meta: &PacketMeta,
     ) -> Result<(), DeviceCounter> {
-        let members = self.groups.get(&(meta.dst, gid_type_of(&meta.link))).ok_or(DeviceCounter::DropNoGroupMember)?.clone();
+        let members = self
+            .groups
+            .get(&(meta.dst, gid_type_of(&meta.link)))
+            .ok_or(DeviceCounter::DropNoGroupMember)?
+            .clone();
         for qpn in members {
             self.with_qp(qpn, true, |qp, core| {
                 if let Some(qp) = qp.ib() {

@@ -198,7 +198,11 @@ impl Routes {
 
     /// The answer for a future; gives its waker.
     fn answer(&mut self, token: u64, with: Result<Way, RouteError>) -> Option<Waker> {
-        let Some(Asker::Future { answer, waker, due, .. }) = self.asker(token) else { return None };
+        let Some(Asker::Future { answer, waker, due, .. }) =
+            self.open.get_mut(&token).map(|asked| &mut asked.asker)
+        else {
+            return None;
+        };
         if let Some(at) = due.take() {
             self.timers.remove(&(at, token));
         }

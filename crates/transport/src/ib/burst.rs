@@ -13,7 +13,7 @@ use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
 use everywire_wire::icrc::FLAGS_DF;
 use everywire_wire::lrh::{Lnh, Lrh};
 use everywire_wire::vcrc::{self, VCRC_LEN};
-use everywire_wire::{Gid, IcrcV4, IcrcV6, Qpn, RocePacket, icrc_grh, icrc_lrh, icrc_v4, icrc_v6};
+use everywire_wire::{Gid, IcrcHasher, IcrcV4, IcrcV6, Qpn, RocePacket, icrc_grh, icrc_v4, icrc_v6};
 
 use super::path::{LocalRoute, Path, PathLink};
 
@@ -179,7 +179,13 @@ impl Burst {
         if let Some(grh) = &grh {
             self.buf[start + Lrh::LEN..bth].copy_from_slice(grh);
         }
-        icrc_lrh(&bytes, grh.as_ref(), &self.buf[bth..covered_end])
+        let bth_to_pad = &self.buf[bth..covered_end];
+        if let Some(grh) = &grh {
+            return icrc_grh(grh, bth_to_pad); // IBTA §7.8.1: routers change the LRH, so none of it counts
+        }
+        let mut hasher = IcrcHasher::lrh(&bytes);
+        hasher.update(bth_to_pad);
+        hasher.finish()
     }
 
     /// Writes the VCRC of the packet whose ICRC ends here, for virtual lane 0; gives where it ends.

@@ -14,9 +14,9 @@ use std::time::Instant;
 use everywire_transport::cm::ib::{ConnectParams, Reject, Reply, Transport};
 use everywire_transport::ib::QpType;
 use everywire_transport::mad::MadPath;
+use everywire_wire::PKey;
 use everywire_wire::cm::RejReason;
 use everywire_wire::ip_cm::{IpCmHeader, PortSpace, service_id};
-use everywire_wire::PKey;
 
 use super::error::{CmError, CmErrorKind, CmStep};
 use super::param::{ConnParam, ConnectOptions};

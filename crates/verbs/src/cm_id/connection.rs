@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,6 +20,7 @@ use super::Call;
 use super::error::{CmErrorKind, DisconnectReason, with_interface};
 use super::param::ConnParam;
 use super::record::{End, Key, Record};
+use crate::ah::has_flow_label;
 use crate::device::Device;
 use crate::qp::Qp;
 use crate::state::State;

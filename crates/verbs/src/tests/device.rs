@@ -346,7 +346,8 @@ fn datagrams_without_a_flow_label_spread_over_the_source_ports() {
     let pd = device.alloc_pd().unwrap();
     let path_to = |attr: AhAttr| {
         let route = Route { src: device.gids()[0].ip, scope_id: 0, mtu: 1500 };
-        *pd.ah_through(&attr, route).unwrap().path()
+        let way = device.lock().way(attr.dst, &route, None).unwrap();
+        *pd.ah_through(&attr, &way).unwrap().path()
     };
     let mut ports = std::collections::BTreeSet::new();
     for n in 2..66 {
@@ -426,7 +427,11 @@ fn a_group_that_cannot_be_joined_is_reported() {
     for _ in 0..2 {
         side.qp.attach_multicast(group).unwrap();
         let command = device.drive().poll_command();
-        assert_eq!(command, Some(Command::JoinGroup { group, gid_type: GidType::RoceV2, scope_id: 0 }), "each attempt asks");
+        assert_eq!(
+            command,
+            Some(Command::JoinGroup { group, gid_type: GidType::RoceV2, scope_id: 0 }),
+            "each attempt asks"
+        );
         device.drive().join_failed(net.now, group);
         assert_eq!(device.async_events().try_next(), Some(AsyncEvent::GroupError(group)));
         side.qp.detach_multicast(group).unwrap_err();

@@ -575,7 +575,12 @@ fn request_without_the_ip_header() {
     };
     foreign.connect(world.now, &params).unwrap();
     let (_, req) = foreign.poll_transmit().unwrap();
-    let back = everywire_transport::mad::MadPath { link: everywire_transport::ib::PathLink::Udp, local: path.remote, remote: path.local, scope_id: 0 };
+    let back = everywire_transport::mad::MadPath {
+        link: everywire_transport::ib::PathLink::Udp,
+        local: path.remote,
+        remote: path.local,
+        scope_id: 0,
+    };
     let now = world.now;
     world.b.lock().cm_handle_mad(now, back, &req);
     world.drain();
