@@ -26,6 +26,7 @@ pub mod mad;
 pub mod mpa;
 pub mod notice;
 pub mod opcode;
+pub mod perf;
 pub mod rdmap;
 pub mod roce;
 pub mod sa;

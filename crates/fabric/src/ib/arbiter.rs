@@ -102,13 +102,11 @@ impl Arbiter {
     #[inline]
     pub fn choose(&mut self, ready: u16, bytes_of: impl Fn(u8) -> u32) -> Option<u8> {
         let low_is_due = self.limit_is_reached() && self.low.lanes & ready != 0;
-        if !low_is_due {
-            if let Some(vl) = self.high.choose(ready) {
-                let bytes = bytes_of(vl);
-                self.high.used(bytes);
-                self.high_bytes = self.high_bytes.saturating_add(bytes);
-                return Some(vl);
-            }
+        if !low_is_due && let Some(vl) = self.high.choose(ready) {
+            let bytes = bytes_of(vl);
+            self.high.used(bytes);
+            self.high_bytes = self.high_bytes.saturating_add(bytes);
+            return Some(vl);
         }
         let vl = self.low.choose(ready)?;
         self.low.used(bytes_of(vl));

@@ -127,7 +127,10 @@ impl Books {
             (self.made_up <= self.lost, "more was made up for than was lost"),
             (self.freed <= self.arrived, "more was freed than came in"),
             (self.arrived - self.freed.min(self.arrived) <= self.capacity, "the buffer is over its capacity"),
-            (self.sent - (self.freed + self.lost).min(self.sent) <= self.capacity, "more is under way than fits"),
+            (
+                self.sent - (self.freed + self.lost).min(self.sent) <= self.capacity,
+                "more is under way than fits",
+            ),
         ];
         rules.into_iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, what)| Err(what))
     }
@@ -186,6 +189,14 @@ impl Census {
     }
 }
 
+impl Subnet {
+    /// Blocks of 64 bytes that a port may send on a data lane now; `None` for no such port or lane.
+    pub fn credits(&self, port: PortId, vl: u8) -> Option<u16> {
+        let port = &self.ports[self.index(port)? as usize];
+        port.sender.get(usize::from(vl)).map(super::credits::Sender::available)
+    }
+}
+
 pub(super) fn check(subnet: &Subnet) -> Result<(), CreditFault> {
     let Some(ledger) = &subnet.ledger else { return Ok(()) };
     let fault = |port: u32, vl: u8, what: String| CreditFault { port: subnet.port_id(port), vl, what };
@@ -203,7 +214,10 @@ pub(super) fn check(subnet: &Subnet) -> Result<(), CreditFault> {
         let rules = [
             (vl != VL15, "lane 15 has books"),
             (books.sent == books.arrived + books.lost + on_wire, "sent = arrived + lost + on the wire"),
-            (books.arrived == books.freed + in_buffer + books.given, "arrived = freed + in the buffer + host's"),
+            (
+                books.arrived == books.freed + in_buffer + books.given,
+                "arrived = freed + in the buffer + host's",
+            ),
             (u64::from(receiver.used) == in_buffer + books.given, "the receiver's own count of its buffer"),
             (u64::from(sender.fctbs) == books.sent % MODULUS, "the sender's FCTBS"),
             (u64::from(receiver.abr) == (books.arrived + books.made_up) % MODULUS, "the receiver's ABR"),

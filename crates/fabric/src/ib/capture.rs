@@ -74,7 +74,9 @@ impl<W: Write> PcapTap<W> {
 
 impl<W: Write + fmt::Debug + Send> Tap for PcapTap<W> {
     fn packet(&mut self, at: Instant, link: LinkId, from: PortId, packet: &[u8]) {
-        let Some(interface) = self.interfaces.get(link.0 as usize).filter(|_| self.failed.is_none()) else { return };
+        let Some(interface) = self.interfaces.get(link.0 as usize).filter(|_| self.failed.is_none()) else {
+            return;
+        };
         let since = u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX);
         let comment = format!("from {}:{}", from.node.0, from.port);
         let info = PacketInfo {

@@ -156,7 +156,8 @@ impl Subnet {
             while let Some(&first) = self.ports[index as usize].queues[usize::from(vl)].front() {
                 let since = self.ports[index as usize].head_since[usize::from(vl)];
                 let entered = self.packets.get(first).entered;
-                let ends = |from: SimTime, limit: Option<u64>| limit.map(|ns| from.as_nanos().saturating_add(ns));
+                let ends =
+                    |from: SimTime, limit: Option<u64>| limit.map(|ns| from.as_nanos().saturating_add(ns));
                 let deadline = ends(since, head).into_iter().chain(ends(entered, life)).min();
                 let Some(deadline) = deadline.map(SimTime::from_nanos) else { break };
                 if deadline > now {

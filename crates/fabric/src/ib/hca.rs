@@ -179,7 +179,8 @@ impl Subnet {
     pub fn consume(&mut self, now: Instant, credit: Credit) {
         let now = self.enter(now);
         let Credit(hold) = credit;
-        if let Some(ledger) = &mut self.ledger {
+        let current = self.ports.get(hold.port as usize).is_some_and(|port| port.epoch == hold.epoch);
+        if let Some(ledger) = self.ledger.as_mut().filter(|_| current) {
             ledger.consumed(hold);
         }
         self.release(now, hold);
@@ -237,10 +238,10 @@ impl Subnet {
         let (hold, hops) = (packet.hold, packet.hops);
         let holds = matches!(self.node_of(index).kind, Kind::Hca { holds_receives: true });
         let credit = (holds && hold != Hold::NOTHING).then_some(Credit(hold));
-        if credit.is_some() {
-            if let Some(ledger) = &mut self.ledger {
-                ledger.given(hold);
-            }
+        if credit.is_some()
+            && let Some(ledger) = &mut self.ledger
+        {
+            ledger.given(hold);
         }
         let (port, at) = (self.port_id(index), self.clock.instant(now));
         self.out.push_back(Event::Deliver { port, at, packet: packet.into_bytes(), hops, credit });
@@ -301,5 +302,8 @@ impl Port {
 /// Whether a packet goes to QP1.
 #[inline]
 fn is_for_gsi(packet: &Packet) -> bool {
-    packet.from_bth().and_then(|bth| bth.get(5..8)).is_some_and(|qpn| qpn == &Qpn::GSI.get().to_be_bytes()[1..])
+    packet
+        .after_link_headers()
+        .and_then(|bth| bth.get(5..8))
+        .is_some_and(|qpn| qpn == &Qpn::GSI.get().to_be_bytes()[1..])
 }

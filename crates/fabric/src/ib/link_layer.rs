@@ -81,7 +81,8 @@ impl Subnet {
             Some(VL15)
         } else {
             let (queues, packets) = (&port.queues, &self.packets);
-            let bytes_of = |vl: u8| queues[usize::from(vl)].front().map_or(0, |&p| packets.get(p).len() as u32);
+            let bytes_of =
+                |vl: u8| queues[usize::from(vl)].front().map_or(0, |&p| packets.get(p).len() as u32);
             port.arbiter.choose(ready, bytes_of)
         };
         if let Some(vl) = chosen {
@@ -135,10 +136,10 @@ impl Subnet {
         if self.faults[index as usize].is_some() {
             busy_ns += self.damage(index, id, busy_ns);
         }
-        if vl != VL15 {
-            if let Some(ledger) = &mut self.ledger {
-                ledger.sent(cable.peer, vl, blocks);
-            }
+        if vl != VL15
+            && let Some(ledger) = &mut self.ledger
+        {
+            ledger.sent(cable.peer, vl, blocks);
         }
         if self.tap.is_some() {
             self.tell_tap(now, cable.link, index, id);
@@ -156,7 +157,8 @@ impl Subnet {
     /// The wire's faults: flips a bit, or with link-level retry gives the time that sending again takes.
     #[cold]
     fn damage(&mut self, index: u32, id: u32, packet_ns: u64) -> u64 {
-        let (Some(cable), Some(source)) = (self.ports[index as usize].cable, &mut self.faults[index as usize])
+        let (Some(cable), Some(source)) =
+            (self.ports[index as usize].cable, &mut self.faults[index as usize])
         else {
             return 0;
         };
@@ -247,7 +249,15 @@ impl Subnet {
     }
 
     #[inline]
-    pub(super) fn flow_control(&mut self, now: SimTime, index: u32, epoch: u32, vl: u8, fctbs: u16, fccl: u16) {
+    pub(super) fn flow_control(
+        &mut self,
+        now: SimTime,
+        index: u32,
+        epoch: u32,
+        vl: u8,
+        fctbs: u16,
+        fccl: u16,
+    ) {
         let port = &mut self.ports[index as usize];
         if port.epoch != epoch {
             return;

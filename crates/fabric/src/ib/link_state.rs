@@ -25,10 +25,10 @@ impl Subnet {
 
     /// Plugs it in again.
     pub fn link_up(&mut self, now: Instant, link: LinkId) -> Result<(), TopologyError> {
-        self.enter(now);
+        let now = self.enter(now);
         let record = self.links.get_mut(link.0 as usize).ok_or(TopologyError::UnknownLink(link))?;
         record.plugged = true;
-        self.raise_link(link);
+        self.raise_link(now, link);
         Ok(())
     }
 
@@ -44,7 +44,7 @@ impl Subnet {
 
     /// The node is back, with nothing in its tables.
     pub fn power_on(&mut self, now: Instant, node: NodeId) {
-        self.enter(now);
+        let now = self.enter(now);
         let Some(record) = self.nodes.get_mut(node.0 as usize) else { return };
         if std::mem::replace(&mut record.powered, true) {
             return;
@@ -53,13 +53,14 @@ impl Subnet {
         if let (Some(fresh), Some(switch)) = (fresh, record.switch_mut()) {
             *switch = fresh;
         }
+        record.agent.forget();
         let record = &self.nodes[node.0 as usize];
         let (first, numbers) = (record.first_port, 0..=record.ports);
         for index in numbers.map(|number| first + u32::from(number)) {
             self.ports[index as usize].forget();
         }
         for link in self.links_of(node) {
-            self.raise_link(link);
+            self.raise_link(now, link);
         }
     }
 
@@ -76,7 +77,7 @@ impl Subnet {
     }
 
     /// Brings a link up if both ends are willing.
-    pub(super) fn raise_link(&mut self, link: LinkId) {
+    pub(super) fn raise_link(&mut self, now: SimTime, link: LinkId) {
         let record = self.links[link.0 as usize];
         let willing = |end: u32| {
             let disabled = self.ports[end as usize].info.port_physical_state == physical_state::DISABLED;
@@ -85,7 +86,6 @@ impl Subnet {
         if !record.plugged || self.is_up(link) || !record.ends.into_iter().all(willing) {
             return;
         }
-        let now = self.clock.elapsed();
         for end in record.ends {
             self.ports[end as usize].link_up();
         }

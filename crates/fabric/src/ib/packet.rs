@@ -122,18 +122,13 @@ impl Packet {
         self.suspect = true;
     }
 
-    /// What follows the LRH.
-    pub fn payload(&self) -> &[u8] {
-        &self.bytes[Lrh::LEN..]
-    }
-
     /// The P_Key in its BTH; `None` for a raw packet or one cut short.
     pub fn pkey(&self) -> Option<PKey> {
-        Bth::parse(self.from_bth()?).ok().map(|bth| bth.pkey)
+        Bth::parse(self.after_link_headers()?).ok().map(|bth| bth.pkey)
     }
 
     /// BTH and what follows; `None` for a raw packet or one cut short.
-    pub fn from_bth(&self) -> Option<&[u8]> {
+    pub fn after_link_headers(&self) -> Option<&[u8]> {
         match self.lrh.lnh {
             Lnh::IbaLocal => self.bytes.get(Lrh::LEN..),
             Lnh::IbaGlobal => self.bytes.get(LRH_AND_GRH..),

@@ -159,6 +159,16 @@ impl Port {
         self.refresh();
     }
 
+    /// The power was off: what the subnet manager had set is gone; counters, cable and incarnation stay.
+    pub fn forget(&mut self) {
+        let fresh = Port::new(self.node, self.number, self.in_switch, self.guids[0], self.lane_of.len());
+        let old = std::mem::replace(self, fresh);
+        (self.epoch, self.counters) = (old.epoch, old.counters);
+        if let Some(cable) = old.cable {
+            self.plug(cable);
+        }
+    }
+
     /// The link has come up: everything begins at zero (IBTA §7.9.4.2).
     pub fn link_up(&mut self) {
         let Some(cable) = self.cable else { return };

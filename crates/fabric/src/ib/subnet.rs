@@ -200,7 +200,7 @@ impl Subnet {
             }
         }
         self.links.push(LinkRecord { ends, params, plugged: true });
-        self.raise_link(LinkId(link));
+        self.raise_link(self.clock.elapsed(), LinkId(link));
         Ok(LinkId(link))
     }
 
@@ -295,9 +295,8 @@ impl Subnet {
     }
 
     /// Time goes on to `now`, if that is later.
-    pub(super) fn enter(&mut self, now: Instant) -> SimTime {
-        let now = self.clock.sim_time(now).max(self.clock.elapsed());
-        now
+    pub(super) fn enter(&self, now: Instant) -> SimTime {
+        self.clock.sim_time(now).max(self.clock.elapsed())
     }
 
     /// Index of a port, management ports of switches included.
