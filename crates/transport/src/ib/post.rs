@@ -85,7 +85,7 @@ impl PostError {
 }
 
 /// IBTA §9.2.1, table of operations by service; C10-30 for the lengths of lists.
-pub(super) fn check_send(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
+pub(crate) fn check_send(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     let op = wr.op.name();
     let offered = match config.ty {
         QpType::Rc => true,
@@ -110,6 +110,6 @@ pub(super) fn check_send(config: &QpConfig, wr: &SendWr) -> Result<(), PostError
     check_sges(wr.sges.len(), caps.max_send_sge)
 }
 
-pub(super) fn check_sges(count: usize, limit: u32) -> Result<(), PostError> {
+pub(crate) fn check_sges(count: usize, limit: u32) -> Result<(), PostError> {
     if count > limit as usize { Err(PostError::TooManySges { count, limit }) } else { Ok(()) }
 }

@@ -262,7 +262,8 @@ pub fn check_modify(config: &QpConfig, state: QpState, attr: &QpAttr) -> Result<
     Ok(to)
 }
 
-fn check_values(config: &QpConfig, attr: &QpAttr) -> Result<(), ModifyError> {
+/// Ranges of the values of a modify.
+pub(crate) fn check_values(config: &QpConfig, attr: &QpAttr) -> Result<(), ModifyError> {
     let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let allowed = Access::LOCAL_WRITE | remote | Access::MW_BIND;
     let rows = [

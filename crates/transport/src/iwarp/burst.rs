@@ -44,18 +44,20 @@ enum Part {
     Pinned(Pin),
 }
 
-/// FPDUs in the order of the stream. Reuse it: its buffer is allocated once.
+/// FPDUs in the order of the stream. Reuse it: its buffer is allocated once, when first used.
 #[derive(Debug, Default)]
 pub struct StreamBurst {
     conn: ConnId,
-    staging: Vec<u8>,
+    /// `MAX_BURST_BYTES` long once in use, so that nothing is cleared before it is overwritten; `staged` bytes count.
+    buf: Box<[u8]>,
+    staged: usize,
     parts: Vec<Part>,
     pinned: usize,
     fpdus: usize,
 }
 
 impl StreamBurst {
-    /// An empty burst, which allocates when first used.
+    /// An empty burst.
     pub fn new() -> StreamBurst {
         StreamBurst::default()
     }
@@ -67,7 +69,7 @@ impl StreamBurst {
 
     /// Bytes of all pieces.
     pub fn len(&self) -> usize {
-        self.staging.len() + self.pinned
+        self.staged + self.pinned
     }
 
     /// Whether there is nothing in it.
@@ -83,15 +85,13 @@ impl StreamBurst {
     /// The pieces, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let mut at = 0;
-        let rest = self.parts.iter().map(Some).chain([None]);
-        rest.filter_map(move |part| match part {
-            Some(Part::Pinned(pin)) => Some(Piece::Pinned(pin)),
-            Some(Part::StagedTo(end)) => {
-                Some(Piece::Bytes(&self.staging[std::mem::replace(&mut at, *end)..*end]))
-            }
-            None if at < self.staging.len() => Some(Piece::Bytes(&self.staging[at..])),
-            None => None,
-        })
+        let parts = self.parts.iter().map(Some).chain([None]);
+        let pieces = parts.map(move |part| match part {
+            Some(Part::Pinned(pin)) => Piece::Pinned(pin),
+            Some(Part::StagedTo(end)) => Piece::Bytes(&self.buf[std::mem::replace(&mut at, *end)..*end]),
+            None => Piece::Bytes(&self.buf[at..self.staged]),
+        });
+        pieces.filter(|piece| !piece.is_empty())
     }
 
     /// Appends a copy of everything after the first `skip` bytes to `out`: what a driver keeps of a short write.
@@ -106,18 +106,21 @@ impl StreamBurst {
         }
     }
 
+    /// Empties it; memory that it held is let go.
+    pub fn clear(&mut self) {
+        self.staged = 0;
+        self.parts.clear();
+        self.pinned = 0;
+        self.fpdus = 0;
+    }
+
     /// Empties it, for a connection.
     pub(super) fn begin(&mut self, conn: ConnId) {
         self.clear();
         self.conn = conn;
-    }
-
-    /// Empties it; memory that it held is let go.
-    pub fn clear(&mut self) {
-        self.staging.clear();
-        self.parts.clear();
-        self.pinned = 0;
-        self.fpdus = 0;
+        if self.buf.is_empty() {
+            self.buf = vec![0; MAX_BURST_BYTES].into_boxed_slice();
+        }
     }
 
     /// Whether `len` more bytes fit.
@@ -125,28 +128,35 @@ impl StreamBurst {
         self.len() + len <= MAX_BURST_BYTES && self.parts.len() + 2 <= MAX_BURST_PIECES
     }
 
-    /// The staging buffer, to append to.
-    pub(super) fn staging(&mut self) -> &mut Vec<u8> {
-        &mut self.staging
+    /// The next `len` bytes of the staging buffer, to be written by the caller, who has asked [`StreamBurst::admits`].
+    pub(super) fn stage(&mut self, len: usize) -> &mut [u8] {
+        let at = self.staged;
+        self.staged += len;
+        &mut self.buf[at..at + len]
+    }
+
+    /// Everything staged from `at` on.
+    pub(super) fn staged_from(&self, at: usize) -> &[u8] {
+        &self.buf[at..self.staged]
     }
 
     /// Puts held memory after what is staged so far.
     pub(super) fn push_pin(&mut self, pin: Pin) {
-        self.parts.push(Part::StagedTo(self.staging.len()));
+        self.parts.push(Part::StagedTo(self.staged));
         self.pinned += pin.len();
         self.parts.push(Part::Pinned(pin));
     }
 
-    /// Takes back everything after `mark`.
-    pub(super) fn rewind(&mut self, mark: Mark) {
-        self.staging.truncate(mark.staged);
-        self.parts.truncate(mark.parts);
-        self.pinned = mark.pinned;
-    }
-
     /// Where it is now.
     pub(super) fn mark(&self) -> Mark {
-        Mark { staged: self.staging.len(), parts: self.parts.len(), pinned: self.pinned }
+        Mark { staged: self.staged, parts: self.parts.len(), pinned: self.pinned }
+    }
+
+    /// Takes back everything after `mark`.
+    pub(super) fn rewind(&mut self, mark: Mark) {
+        self.staged = mark.staged;
+        self.parts.truncate(mark.parts);
+        self.pinned = mark.pinned;
     }
 
     /// One FPDU more is complete.

@@ -5,9 +5,22 @@
 //! the driver's.
 
 pub mod burst;
+pub mod ending;
+mod fault;
+mod inbound;
 pub mod params;
+pub mod post;
 pub mod qp;
+mod requester;
+mod responder;
+mod rx;
+mod shared;
+mod state;
+pub mod tx;
 
 pub use burst::{Piece, StreamBurst};
 pub use params::{Close, ConnId, IwarpConfig, LARGE_ULPDU, Rtr, StreamEvent, StreamParams};
 pub use qp::Qp;
+
+#[cfg(test)]
+mod tests;

@@ -1,109 +1,310 @@
 //! The iWARP queue pair: the two queues, the state they are in, and the driving contract.
+//!
+//! Read RFC 5040 §5 and §6 (stream set-up and teardown) first. A queue pair is driven by its device: one post, piece of stream,
+//! event, modify or timeout at a time, then [`Qp::poll_transmit`] until it says false, then [`Qp::poll_close`] and
+//! [`Qp::poll_timeout`]. Completions, events and memory go through [`QpEnv`]. The send half is `requester`, the receive half
+//! `responder`, the stream's two ways `tx` and `rx`; `inbound` dispatches segments, `ending` is how it ends. Connecting the
+//! socket and the start frames are not its business: it takes the stream over with [`Qp::start`].
 
 use std::time::Instant;
 
 use everywire_wire::Qpn;
 
 use super::burst::StreamBurst;
+use super::ending::Ending;
 use super::params::{Close, ConnId, IwarpConfig, StreamEvent, StreamParams};
+use super::post::check_send;
+use super::requester::{Requester, Step};
+use super::responder::Responder;
+use super::rx::{Cut, Rx};
+use super::shared::Shared;
+use super::state::check_modify;
+use super::tx::Tx;
 use crate::ib::attr::{QpAttr, QpConfig, QpState};
-use crate::ib::env::QpEnv;
+use crate::ib::env::{Counter, QpEnv};
+use crate::ib::post::{PostError, check_sges};
 use crate::ib::qp_state::ModifyError;
-use crate::ib::wr::{PostError, RecvWr, SendWr};
+use crate::ib::wr::{RecvWr, SendWr, WcStatus};
 
-/// An iWARP queue pair.
+/// Whose message is under way, or whose turn it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Turn {
+    #[default]
+    Requests,
+    Answers,
+}
+
+/// An iWARP queue pair. See the module for how it is driven.
 #[derive(Debug)]
 pub struct Qp {
-    config: QpConfig,
-    iwarp: IwarpConfig,
-    state: QpState,
-    stream: Option<StreamParams>,
+    pub(super) shared: Shared,
+    pub(super) requester: Requester,
+    pub(super) responder: Responder,
+    pub(super) tx: Tx,
+    pub(super) rx: Rx,
+    pub(super) ending: Ending,
+    /// The peer's first FPDU has come, or need not be waited for.
+    pub(super) heard: bool,
+    turn: Turn,
 }
 
 impl Qp {
-    /// A queue pair in RESET.
+    /// A queue pair in RESET. The device has checked the capabilities with
+    /// [`QpCaps::check`](crate::ib::QpCaps::check) and its own limits.
     pub fn new(config: QpConfig, iwarp: IwarpConfig) -> Qp {
-        Qp { config, iwarp, state: QpState::Reset, stream: None }
+        debug_assert!(config.caps.check().is_ok());
+        Qp {
+            shared: Shared::new(config, iwarp),
+            requester: Requester::default(),
+            responder: Responder::default(),
+            tx: Tx::default(),
+            rx: Rx::default(),
+            ending: Ending::default(),
+            heard: false,
+            turn: Turn::default(),
+        }
     }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        self.config.qpn
+        self.shared.qpn()
     }
+
     /// What it was made with.
     pub fn config(&self) -> &QpConfig {
-        &self.config
+        &self.shared.config
     }
+
     /// What it does beyond RFC 5040.
     pub fn iwarp_config(&self) -> &IwarpConfig {
-        &self.iwarp
+        &self.shared.iwarp
     }
+
     /// Its state.
     pub fn state(&self) -> QpState {
-        self.state
+        self.shared.state
     }
-    /// The connection it runs on, since [`Qp::start`].
+
+    /// The connection it runs on, from [`Qp::start`] until the next RESET.
     pub fn conn(&self) -> Option<ConnId> {
-        self.stream.map(|s| s.conn)
+        self.shared.stream.map(|s| s.conn)
     }
-    /// Every attribute that has been set, and the state.
+
+    /// Every attribute that iWARP has, and the state.
     pub fn query(&self) -> QpAttr {
-        QpAttr { state: Some(self.state), cur_state: Some(self.state), ..QpAttr::default() }
+        let sh = &self.shared;
+        let depth = |d: u16| d.min(StreamParams::MAX_DEPTH) as u8;
+        let set = sh.state != QpState::Reset;
+        QpAttr {
+            state: Some(sh.state),
+            cur_state: Some(sh.state),
+            access: set.then_some(sh.access),
+            pkey_index: set.then_some(0),
+            port: set.then_some(1),
+            max_rd_atomic: sh.stream.map(|s| depth(s.ord)),
+            max_dest_rd_atomic: sh.stream.map(|s| depth(s.ird)),
+            ..QpAttr::default()
+        }
     }
+
     /// Send work requests outstanding.
     pub fn sends_outstanding(&self) -> usize {
-        0
+        self.requester.len()
     }
-    /// Receive work requests outstanding.
+
+    /// Receive work requests outstanding, without those of a shared queue.
     pub fn receives_outstanding(&self) -> usize {
-        0
+        self.responder.len()
     }
-    /// Changes attributes and state, as one step. INIT to RTS is [`Qp::start`]'s alone.
-    pub fn modify<E: QpEnv>(&mut self, _env: &mut E, attr: &QpAttr) -> Result<(), ModifyError> {
-        self.state = attr.state.unwrap_or(self.state);
+
+    /// Changes attributes and state, as one step: on an error nothing has changed. INIT to RTS is [`Qp::start`]'s alone. A
+    /// move to ERR or RESET leaves the end of the connection to [`Qp::poll_close`].
+    pub fn modify<E: QpEnv>(&mut self, env: &mut E, attr: &QpAttr) -> Result<(), ModifyError> {
+        let from = self.shared.state;
+        let to = check_modify(&self.shared.config, from, attr)?;
+        if from == QpState::Sqd && matches!(to, QpState::Rts | QpState::Sqd) && !self.requester.is_drained() {
+            return Err(ModifyError::StillDraining);
+        }
+        self.shared.access = attr.access.unwrap_or(self.shared.access);
+        match (from, to) {
+            (_, QpState::Reset) => self.reset(),
+            (_, QpState::Err) => self.stop(env),
+            (QpState::Rts, QpState::Sqd) => {
+                self.shared.tell_drained = attr.en_sqd_async_notify.unwrap_or(false);
+                self.shared.state = to;
+                self.requester.begin_drain();
+                self.requester.check_drained(&self.shared, env);
+            }
+            _ => self.shared.state = to,
+        }
         Ok(())
     }
-    /// Queues a send.
-    pub fn post_send<E: QpEnv>(&mut self, _env: &mut E, _wr: SendWr) -> Result<(), PostError> {
-        Err(PostError::WrongState { state: self.state, what: "send" })
-    }
-    /// Queues a receive.
-    pub fn post_recv<E: QpEnv>(&mut self, _env: &mut E, _wr: RecvWr) -> Result<(), PostError> {
-        Err(PostError::WrongState { state: self.state, what: "receive" })
-    }
-    /// MPA start-up is done: INIT to RTS on this stream.
+
+    /// MPA start-up is done: INIT to RTS on this stream. The next byte of the stream comes to [`Qp::handle_stream`].
     pub fn start<E: QpEnv>(
         &mut self,
         _env: &mut E,
         _now: Instant,
         params: StreamParams,
     ) -> Result<(), ModifyError> {
-        self.stream = Some(params);
-        self.state = QpState::Rts;
+        let from = self.shared.state;
+        if from != QpState::Init {
+            let ty = self.shared.config.ty;
+            return Err(ModifyError::NoTransition { ty, from, to: QpState::Rts });
+        }
+        self.tx = Tx::new(&params);
+        self.rx = Rx::new(&params);
+        // RFC 5044 §7.1: the responder sends no FPDU before it has received one.
+        self.heard = params.initiator;
+        self.ending = Ending::default();
+        self.requester.start(params.rtr.filter(|_| params.initiator));
+        self.shared.stream = Some(params);
+        self.shared.state = QpState::Rts;
         Ok(())
     }
-    /// Ends the connection once all posted sends are done (rdma_disconnect).
-    pub fn disconnect<E: QpEnv>(&mut self, _env: &mut E, _now: Instant) {}
-    /// Moves it to ERR for a reason of the device: raises QP_FATAL and flushes.
-    pub fn fail<E: QpEnv>(&mut self, _env: &mut E) {}
-    /// To be called before it is dropped. Nothing is completed.
-    pub fn close<E: QpEnv>(&mut self, _env: &mut E) {}
-    /// Bytes of the stream, in order, after the start frames. Takes all.
-    pub fn handle_stream<E: QpEnv>(&mut self, _env: &mut E, _now: Instant, _bytes: &[u8]) {}
+
+    /// Queues a send. In ERR it completes at once, flushed, after all before it.
+    pub fn post_send<E: QpEnv>(&mut self, env: &mut E, wr: SendWr) -> Result<(), PostError> {
+        let state = self.shared.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::WrongState { state, what: "send" });
+        }
+        check_send(&self.shared.config, &self.shared.iwarp, &wr)?;
+        let limit = self.shared.config.caps.max_send_wr;
+        if self.requester.len() >= limit as usize {
+            return Err(PostError::QueueFull { what: "send", limit });
+        }
+        self.requester.push(wr);
+        if state == QpState::Err {
+            self.requester.flush(&self.shared, env, None);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive. In ERR it completes at once, flushed, after all before it.
+    pub fn post_recv<E: QpEnv>(&mut self, env: &mut E, wr: RecvWr) -> Result<(), PostError> {
+        let (state, caps) = (self.shared.state, self.shared.config.caps);
+        if state == QpState::Reset {
+            return Err(PostError::WrongState { state, what: "receive" });
+        }
+        if self.shared.config.srq.is_some() {
+            return Err(PostError::UsesSrq);
+        }
+        check_sges(wr.sges.len(), caps.max_recv_sge)?;
+        if self.responder.len() >= caps.max_recv_wr as usize {
+            return Err(PostError::QueueFull { what: "receive", limit: caps.max_recv_wr });
+        }
+        if state == QpState::Err {
+            env.count(Counter::RespCqeFlushError, 1);
+            self.shared.complete_error(env, &wr, WcStatus::WrFlushErr, 0);
+        } else {
+            self.responder.push(wr);
+        }
+        Ok(())
+    }
+
+    /// Whether bytes of the stream are still of interest.
+    fn receives(&self) -> bool {
+        self.shared.stream.is_some() && self.shared.state.receives()
+    }
+
+    /// Bytes of the stream, in order, cut anywhere. Takes all of them.
+    pub fn handle_stream<E: QpEnv>(&mut self, env: &mut E, now: Instant, mut bytes: &[u8]) {
+        if !self.receives() {
+            return;
+        }
+        // Out of the way while frames are handled; given back below if an FPDU is cut.
+        let mut buffer = std::mem::take(&mut self.rx.partial);
+        while !bytes.is_empty() && self.receives() {
+            match self.rx.cut(&mut buffer, &mut bytes) {
+                Cut::More => break,
+                Cut::Whole(len) => {
+                    let (frame, rest) = bytes.split_at(len);
+                    bytes = rest;
+                    self.frame(env, now, frame);
+                }
+                Cut::Buffered => {
+                    self.frame(env, now, &buffer);
+                    buffer.clear();
+                }
+            }
+        }
+        if !buffer.is_empty() && self.receives() {
+            self.rx.partial = buffer;
+        }
+        self.settle(env, now);
+    }
+
     /// What became of the stream.
-    pub fn stream_event<E: QpEnv>(&mut self, _env: &mut E, _now: Instant, _event: StreamEvent) {}
-    /// Fills `burst` (cleared first) with the next FPDUs; false if there are none now.
-    pub fn poll_transmit<E: QpEnv>(&mut self, _env: &mut E, _now: Instant, burst: &mut StreamBurst) -> bool {
-        burst.begin(ConnId::default());
+    pub fn stream_event<E: QpEnv>(&mut self, env: &mut E, now: Instant, event: StreamEvent) {
+        match event {
+            StreamEvent::Written(bytes) => {
+                self.tx.wrote(bytes);
+                if self.shared.state != QpState::Err {
+                    self.requester.retire(&self.shared, env, self.tx.written);
+                }
+            }
+            StreamEvent::Eof => self.ended(env, false),
+            StreamEvent::Reset => self.ended(env, true),
+        }
+        self.settle(env, now);
+    }
+
+    /// Fills `burst` (cleared first) with the next FPDUs; false if there are none now. Call until false.
+    pub fn poll_transmit<E: QpEnv>(&mut self, env: &mut E, now: Instant, burst: &mut StreamBurst) -> bool {
+        burst.clear();
+        let Some(stream) = self.shared.stream else { return false };
+        if self.shared.state == QpState::Err && !self.ending.owes_terminate() {
+            return false;
+        }
+        burst.begin(stream.conn);
+        if self.heard && matches!(self.shared.state, QpState::Rts | QpState::Sqd) {
+            while self.transmit_one(env, now, burst) {}
+        }
+        self.settle(env, now);
+        self.transmit_terminate(env, burst);
+        env.count(Counter::SentPkts, burst.fpdus() as u64);
+        !burst.is_empty()
+    }
+
+    /// Adds one FPDU; false if nothing more goes now. Messages of both directions take turns.
+    fn transmit_one<E: QpEnv>(&mut self, env: &mut E, now: Instant, burst: &mut StreamBurst) -> bool {
+        let amid = self.requester.is_amid() || self.responder.is_amid();
+        for _ in 0..2 {
+            let step = match self.turn {
+                Turn::Requests => Ok(self.requester.transmit(&self.shared, env, &mut self.tx, burst)),
+                Turn::Answers => self.responder.transmit(&self.shared, env, &mut self.tx, burst),
+            };
+            match step {
+                Ok(Step::Sent { done: false }) => return true,
+                Ok(Step::Sent { done: true }) => {
+                    self.other_turn();
+                    return true;
+                }
+                Ok(Step::Full) => return false,
+                // A message that was begun and can't go on has failed.
+                Ok(Step::Nothing) if amid => return false,
+                Ok(Step::Nothing) => self.other_turn(),
+                Err(refusal) => {
+                    self.refuse(env, now, refusal, None);
+                    return false;
+                }
+            }
+        }
         false
     }
+
+    fn other_turn(&mut self) {
+        self.turn = if self.turn == Turn::Requests { Turn::Answers } else { Turn::Requests };
+    }
+
     /// Says once that the connection is to be ended, and how.
     pub fn poll_close(&mut self) -> Option<Close> {
-        None
+        self.ending.take_close()
     }
+
     /// When to call [`Qp::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.ending.deadline()
     }
-    /// Time has passed.
-    pub fn handle_timeout<E: QpEnv>(&mut self, _env: &mut E, _now: Instant) {}
 }

@@ -2,9 +2,23 @@
 
 use everywire_wire::{LKey, Qpn, RKey};
 
+use std::sync::Arc;
+
 use crate::memory::{
-    Access, AccessError, AtomicOp, BindWindow, FastRegister, Memory, PdId, RemoteAccess, Sge,
+    Access, AccessError, AtomicOp, BindWindow, FastRegister, Memory, PdId, Pin, PinOwner, RemoteAccess, Sge,
 };
+
+/// Bytes as they were when they were pinned.
+struct Held(Vec<u8>);
+
+impl PinOwner for Held {
+    fn start(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[offset as usize..][..into.len()]);
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -27,6 +41,8 @@ pub(crate) struct Window {
 
 #[derive(Debug, Default)]
 pub(crate) struct TestMemory {
+    /// `pin` works, by copying.
+    pub(crate) pins: bool,
     pub(crate) regions: Vec<Region>,
     pub(crate) windows: Vec<Window>,
 }
@@ -182,6 +198,35 @@ impl Memory for TestMemory {
         };
         cell.copy_from_slice(&new.to_ne_bytes());
         Ok(original)
+    }
+
+    fn pin(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        length: usize,
+        take: &mut dyn FnMut(Pin),
+    ) -> Result<bool, AccessError> {
+        let mut bytes = vec![0; length];
+        self.gather(pd, sges, offset, &mut bytes)?;
+        // Two pieces, as of two segments.
+        let (owner, half) = (Arc::new(Held(bytes)), length / 2);
+        if self.pins {
+            take(Pin::new(owner.clone(), 0, half));
+            take(Pin::new(owner, half as u64, length - half));
+        }
+        Ok(self.pins)
+    }
+
+    fn pin_remote(&self, at: &RemoteAccess, take: &mut dyn FnMut(Pin)) -> Result<bool, AccessError> {
+        let mut bytes = vec![0; at.length as usize];
+        self.read_remote(at, &mut bytes)?;
+        if self.pins {
+            let length = bytes.len();
+            take(Pin::new(Arc::new(Held(bytes)), 0, length));
+        }
+        Ok(self.pins)
     }
 
     fn invalidate_local(&mut self, pd: PdId, _qpn: Qpn, key: RKey) -> Result<(), AccessError> {

@@ -8,7 +8,7 @@ mod cases;
 mod errors;
 mod hostile;
 mod loss;
-mod memory;
+pub(crate) mod memory;
 mod rc;
 mod simulated;
 mod states;
@@ -46,7 +46,7 @@ pub(crate) struct Env {
     pub(crate) recvs: VecDeque<Completion>,
     pub(crate) srq: VecDeque<RecvWr>,
     pub(crate) events: Vec<QpEvent>,
-    counters: [u64; Counter::COUNT],
+    pub(crate) counters: [u64; Counter::COUNT],
     pub(crate) windows: HashMap<IpAddr, PeerWindow>,
     pub(crate) read_window: PeerWindow,
 }
