@@ -369,6 +369,9 @@ fn send_completion(sh: &Shared, wqe: &SendWqe, status: WcStatus, vendor_err: u32
         qpn: sh.qpn(),
         src_qp: Qpn::default(),
         grh: false,
+        slid: Default::default(),
+        sl: 0,
+        dlid_path_bits: 0,
         solicited: false,
         vendor_err,
     }

@@ -64,6 +64,9 @@ impl Shared {
             qpn: self.qpn(),
             src_qp: Qpn::default(),
             grh: false,
+            slid: Default::default(),
+            sl: 0,
+            dlid_path_bits: 0,
             solicited: false,
             vendor_err: 0,
         }
