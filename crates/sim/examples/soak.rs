@@ -1,4 +1,5 @@
-//! Runs seeds of the main workload: `soak [--from N] [--count N] [--jobs N] [--target N] [--seed N] [--capture FILE]`.
+//! Runs seeds of the main workload: `soak [--from N] [--count N] [--jobs N] [--target N] [--seed N]
+//! [--wire rocev2|rocev1] [--capture FILE]`.
 //!
 //! The exit code is 0 when all passed; a failure prints its seed, and `soak --seed N` (or `EVERYWIRE_SEED=N soak`) replays it, with
 //! `--capture FILE` into a pcapng that Wireshark opens. With `--any` it stops at the first failure, which is what a search for mutants wants.
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use everywire_sim::workload::{DEFAULT_TARGET, Failure, Options, Report, run};
+use everywire_verbs::Wire;
 
 struct Arguments {
     from: u64,
@@ -48,11 +50,18 @@ fn arguments() -> Result<Arguments, String> {
             "--jobs" => parsed.jobs = number()?.max(1),
             "--target" => parsed.options.target = number()? as usize,
             "--seed" => (parsed.from, parsed.count) = (number()?, 1),
+            "--wire" => parsed.options.wire = wire(&value)?,
             "--capture" => parsed.options.capture = Some(value.into()),
             _ => return Err(format!("unknown argument {word}")),
         }
     }
     Ok(parsed)
+}
+
+fn wire(name: &str) -> Result<Wire, String> {
+    let wires = [Wire::RoceV2, Wire::RoceV1];
+    let found = wires.into_iter().find(|wire| wire.name() == name);
+    found.ok_or_else(|| format!("--wire {name}: one of {}", wires.map(Wire::name).join(", ")))
 }
 
 /// What all jobs share.

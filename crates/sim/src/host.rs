@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use everywire_fabric::network::{LinkId, PortId};
-use everywire_verbs::{Command, Datagram, Device, Progress, Route, RouteError, Transmit};
+use everywire_verbs::{Command, Datagram, Device, Frame, Progress, Route, RouteError, Transmit};
 use everywire_wire::eth::MacAddr;
 use everywire_wire::ip::IpHeader;
 use everywire_wire::{Guid, Mtu};
 
 use crate::executor::Group;
-use crate::nic::{Nic, Outgoing};
+use crate::nic::{Accepted, Nic, Outgoing};
 use crate::world::{HostConfig, HostId};
 
 /// Notes that the device has work; the world looks at it before time moves.
@@ -53,7 +53,8 @@ impl Host {
     pub fn new(id: HostId, port: PortId, link: LinkId, config: HostConfig, seed: u64) -> Self {
         let n = id.0 as u16;
         let mac = MacAddr([0x02, 0, 0, 0, (n >> 8) as u8, n as u8]);
-        let nic = Nic::new(mac, config.ips.clone(), config.link.mtu, config.udp_checksum);
+        let mut nic = Nic::new(mac, config.ips.clone(), config.link.mtu, config.udp_checksum);
+        nic.vlan = config.vlan;
         let mut host = Host {
             id,
             config,
@@ -122,7 +123,14 @@ impl Host {
 
     pub fn receive(&mut self, now: Instant, frame: &[u8]) {
         let Some(device) = &self.device else { return };
-        let Some(udp) = self.nic.accept(frame) else { return };
+        let udp = match self.nic.accept(frame) {
+            Some(Accepted::Datagram(udp)) => udp,
+            Some(Accepted::RoceV1(packet)) => {
+                device.drive().handle_frame(now, Frame::RoceV1(packet));
+                return self.kick.kick();
+            }
+            None => return,
+        };
         let ip_id = match udp.ip {
             IpHeader::V4(header) => Some(header.id),
             IpHeader::V6(_) => None,

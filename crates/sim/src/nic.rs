@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use everywire_verbs::Transmit;
-use everywire_wire::eth::{EthHeader, MacAddr};
-use everywire_wire::frame::UdpFrame;
+use everywire_verbs::{PathLink, Transmit};
+use everywire_wire::eth::{EthHeader, Ethertype, MacAddr, VlanTag};
+use everywire_wire::frame::{UdpFrame, destination_gid, roce_v1_payload};
 use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header, PROTOCOL_UDP};
 use everywire_wire::udp::UdpHeader;
 
@@ -41,6 +41,8 @@ pub struct Nic {
     pub mtu: usize,
     /// Whether UDP checksums are sent. RoCE v2 adapters send none; Linux sockets do.
     pub udp_checksum: bool,
+    /// The VLAN whose tag frames have, if any; their priority comes from the traffic class.
+    pub vlan: Option<u16>,
     /// Multicast groups joined.
     pub groups: BTreeSet<IpAddr>,
     /// What happened.
@@ -59,7 +61,15 @@ pub enum Outgoing {
 impl Nic {
     /// An interface with no groups.
     pub fn new(mac: MacAddr, ips: Vec<IpAddr>, mtu: usize, udp_checksum: bool) -> Self {
-        Nic { mac, ips, mtu, udp_checksum, groups: BTreeSet::new(), counters: NicCounters::default() }
+        Nic {
+            mac,
+            ips,
+            mtu,
+            udp_checksum,
+            vlan: None,
+            groups: BTreeSet::new(),
+            counters: NicCounters::default(),
+        }
     }
 
     /// The frames of a transmit of the device; `neighbour` finds the MAC address of a unicast address.
@@ -76,7 +86,12 @@ impl Nic {
             return;
         };
         for (index, payload) in tx.segments().enumerate() {
-            let Some(frame) = self.frame(tx, to, index, payload) else { continue };
+            let frame = match tx.link {
+                PathLink::Udp => self.frame(tx, to, index, payload),
+                PathLink::Grh => self.roce_v1_frame(tx, to, payload),
+                PathLink::Lrh(_) => None, // no way out of an Ethernet interface
+            };
+            let Some(frame) = frame else { continue };
             self.counters.sent += 1;
             if to == self.mac {
                 out.push(Outgoing::Loopback(frame));
@@ -122,7 +137,7 @@ impl Nic {
         }
         let checksum = u16::from(self.udp_checksum); // anything but zero asks for one
         let udp = UdpHeader { src_port: tx.src_port, dst_port: tx.dst.port(), length: 0, checksum };
-        let eth = EthHeader { dst: to, src: self.mac, vlan: None, ethertype: ip.ethertype() };
+        let eth = self.eth(tx, to, ip.ethertype());
         let mut frame = UdpFrame { eth, ip, udp, payload, trailer: &[] };
         frame.fill_lengths_and_checksums();
         let mut bytes = Vec::with_capacity(frame.frame_len());
@@ -130,11 +145,40 @@ impl Nic {
         Some(bytes)
     }
 
-    /// Takes a frame apart; `None` (counted) when it is not a good RoCE v2 datagram for this host.
-    pub fn accept<'a>(&mut self, frame: &'a [u8]) -> Option<UdpFrame<'a>> {
+    fn eth(&self, tx: &Transmit, to: MacAddr, ethertype: Ethertype) -> EthHeader {
+        let vlan = self.vlan.map(|vid| VlanTag::for_traffic_class(vid, tx.traffic_class));
+        EthHeader { dst: to, src: self.mac, vlan, ethertype }
+    }
+
+    /// GRH to ICRC, in a frame of type 0x8915.
+    fn roce_v1_frame(&mut self, tx: &Transmit, to: MacAddr, packet: &[u8]) -> Option<Vec<u8>> {
+        if packet.len() > self.mtu {
+            self.counters.too_long += 1;
+            return None;
+        }
+        let eth = self.eth(tx, to, Ethertype::ROCE_V1);
+        let mut bytes = vec![0; eth.header_len()];
+        eth.emit(&mut bytes);
+        bytes.extend_from_slice(packet);
+        Some(bytes)
+    }
+
+    /// Takes a frame apart; `None` (counted) when there is no good RoCE packet for this host in it.
+    pub fn accept<'a>(&mut self, frame: &'a [u8]) -> Option<Accepted<'a>> {
         self.counters.received += 1;
-        let to = EthHeader::parse(frame).ok().map(|eth| eth.dst);
-        if to.is_some_and(|mac| mac != self.mac && !mac.is_multicast()) {
+        let eth = EthHeader::parse(frame).ok();
+        // A tag without a VLAN carries a priority only.
+        let same_vlan = |eth: &EthHeader| eth.vlan.map_or(0, |tag| tag.vid) == self.vlan.unwrap_or(0);
+        let ours = |eth: &EthHeader| same_vlan(eth) && (eth.dst == self.mac || eth.dst.is_multicast());
+        if eth.is_some_and(|eth| !ours(&eth)) {
+            self.counters.not_for_us += 1;
+            return None;
+        }
+        if let Some(payload) = roce_v1_payload(frame) {
+            let gid = destination_gid(payload).map(|gid| gid.to_ip());
+            if gid.is_some_and(|gid| self.ips.contains(&gid) || self.groups.contains(&gid)) {
+                return Some(Accepted::RoceV1(payload));
+            }
             self.counters.not_for_us += 1;
             return None;
         }
@@ -147,8 +191,17 @@ impl Nic {
             self.counters.not_for_us += 1;
             return None;
         }
-        Some(parsed)
+        Some(Accepted::Datagram(parsed))
     }
+}
+
+/// What an interface takes out of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted<'a> {
+    /// RoCE v2.
+    Datagram(UdpFrame<'a>),
+    /// RoCE v1: GRH to ICRC, and padding.
+    RoceV1(&'a [u8]),
 }
 
 fn checksums_are_right(frame: &UdpFrame<'_>) -> bool {
@@ -200,7 +253,7 @@ mod tests {
             let mut got = Vec::new();
             for (index, outgoing) in out.iter().enumerate() {
                 let Outgoing::Wire(frame) = outgoing else { panic!("{outgoing:?}") };
-                let parsed = b.accept(frame).expect("a good frame");
+                let Some(Accepted::Datagram(parsed)) = b.accept(frame) else { panic!("no good frame") };
                 if let IpHeader::V4(header) = parsed.ip {
                     assert_eq!((usize::from(header.id), header.flags_frag), (index, 0x4000));
                 }

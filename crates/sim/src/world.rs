@@ -47,6 +47,8 @@ pub struct HostConfig {
     pub link: LinkParams,
     /// Whether it sends UDP checksums, as Linux sockets do and adapters do not.
     pub udp_checksum: bool,
+    /// The VLAN its frames are tagged for, if any.
+    pub vlan: Option<u16>,
     /// Everything else about the device. Addresses, seed, GUID and MTU are filled in.
     pub device: DeviceConfig,
 }
@@ -59,8 +61,14 @@ impl HostConfig {
             ips: vec![ip],
             link: LinkParams::DEFAULT,
             udp_checksum: true,
+            vlan: None,
             device: DeviceConfig::roce_v2(ip),
         }
+    }
+
+    /// The same with RoCE v1: its frames stay on the switch, whatever routers there are.
+    pub fn roce_v1(ip: IpAddr) -> Self {
+        HostConfig { device: DeviceConfig::roce_v1(ip), ..HostConfig::new(ip) }
     }
 }
 

@@ -102,6 +102,11 @@ impl VlanTag {
     /// Bytes that a tag adds to a frame.
     pub const LEN: usize = 4;
 
+    /// The tag of a packet with this traffic class: its priority is the class's upper three bits (RFC 2474 §4.2.2).
+    pub const fn for_traffic_class(vid: u16, traffic_class: u8) -> VlanTag {
+        VlanTag { priority: traffic_class >> 5, drop_eligible: false, vid }
+    }
+
     /// From the 16 bits on the wire.
     #[inline]
     pub const fn from_tci(tci: u16) -> VlanTag {

@@ -3,6 +3,8 @@
 //! Read IBTA annex A17.3 first. [`UdpFrame`] takes a frame apart in one call and puts it together again, bit for bit, the
 //! Ethernet padding included; for a RoCE v2 frame it also knows what its ICRC should be.
 
+mod roce_v1;
+
 use std::net::SocketAddr;
 
 use crate::WireError;
@@ -11,6 +13,8 @@ use crate::icrc::{IcrcV4, IcrcV6, icrc_v4, icrc_v6};
 use crate::ip::{IpHeader, PROTOCOL_UDP};
 use crate::roce::{ICRC_LEN, ROCE_UDP_PORT};
 use crate::udp::UdpHeader;
+
+pub use roce_v1::{RoceV1Frame, destination_gid, roce_v1_payload};
 
 /// A UDP datagram in an Ethernet frame, headers by value, payload by reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

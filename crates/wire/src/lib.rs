@@ -40,7 +40,7 @@ pub use eth::MacAddr;
 pub use ext_headers::{
     Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, NakCode, Reth, Syndrome, SyndromeKind,
 };
-pub use frame::UdpFrame;
+pub use frame::{RoceV1Frame, UdpFrame};
 pub use icrc::{HiddenFields, HiddenId, IcrcHasher, IcrcV4, IcrcV6, icrc_grh, icrc_ib, icrc_v4, icrc_v6};
 pub use ids::{Gid, Guid, LKey, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey};
 pub use lrh::{Lnh, Lrh};

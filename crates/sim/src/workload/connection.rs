@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use everywire_verbs::{Path, Psn, QpAttr, QpCaps, QpInit, QpState, QpType, RecvWr, SendOp, SendWr};
+use everywire_verbs::{Psn, QpAttr, QpCaps, QpInit, QpState, QpType, RecvWr, SendOp, SendWr};
 
 use super::end::{End, Stream};
 use super::node::{ALL_ACCESS, QUEUES};
@@ -144,11 +144,10 @@ impl Rig {
     ) -> Result<(), everywire_verbs::VerbsError> {
         let plan = &connection.plan;
         let [me, peer] = [side, 1 - side].map(|s| &connection.ends[s]);
-        let (src, dst) = (self.plan.ips[me.host], self.plan.ips[peer.host]);
         let reliable = |value: u8| plan.reliable.then_some(value);
         me.qp.modify(&QpAttr {
             state: Some(QpState::Rtr),
-            path: Some(Path::new(src, dst, everywire_verbs::DEFAULT_SOURCE_PORT)),
+            path: Some(self.path(me.host, peer.host)),
             path_mtu: Some(plan.mtu),
             dest_qp: Some(peer.qp.qpn()),
             rq_psn: Some(psns[1 - side]),

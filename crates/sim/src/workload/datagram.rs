@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use everywire_verbs::{
-    Completion, Path, Psn, QKey, QpAttr, QpCaps, QpInit, QpState, QpType, RecvWr, SendOp, SendWr, UdDest,
-    WcStatus,
+    Completion, Psn, QKey, QpAttr, QpCaps, QpInit, QpState, QpType, RecvWr, SendOp, SendWr, UdDest, WcStatus,
 };
 
 use super::connection::{INLINE, RECV_DEPTH, SEGMENTS, SEND_DEPTH};
@@ -108,7 +107,7 @@ impl Rig {
         let solicited = self.dice.chance(1, 3);
         // A Q_Key that is wrong is dropped at the receiver, and counted (IBTA C9-50).
         let wrong_qkey = self.dice.chance(1, 40);
-        let path = Path::new(self.plan.ips[from], self.plan.ips[to], everywire_verbs::DEFAULT_SOURCE_PORT);
+        let path = self.path(from, to);
         let qkey = if wrong_qkey { QKey(0x0bad_0bad) } else { QKEY };
         let op = imm.map_or(SendOp::Send, SendOp::SendImm);
         let opcode = op.wc_opcode();
@@ -205,11 +204,12 @@ impl Rig {
     }
 }
 
-/// The sender's address in the 40 bytes before a datagram: an IPv6 header, or an IPv4 header in the last 20 (IBTA annex A17.4.5.2).
+/// The sender's address in the 40 bytes before a datagram: a GRH or an IPv6 header, or an IPv4 header in the last 20 (IBTA annex
+/// A17.4.5.2).
 fn source_in_grh(grh: &[u8]) -> Option<std::net::IpAddr> {
     if grh[0] >> 4 == 6 {
         let octets: [u8; 16] = grh[8..24].try_into().ok()?;
-        return Some(octets.into());
+        return Some(std::net::IpAddr::from(octets).to_canonical());
     }
     let octets: [u8; 4] = grh[32..36].try_into().ok()?;
     Some(octets.into())

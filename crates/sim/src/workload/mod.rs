@@ -28,6 +28,8 @@ pub use ops::Kind;
 pub use plan::{ConnectionPlan, Plan, Setup, Weather};
 pub use rig::Tally;
 
+use everywire_verbs::Wire;
+
 use crate::checkers::Violation;
 use rig::Rig;
 
@@ -45,11 +47,13 @@ pub struct Options {
     pub capture: Option<PathBuf>,
     /// Print what is posted and what completes.
     pub trace: bool,
+    /// What carries the messages.
+    pub wire: Wire,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { target: DEFAULT_TARGET, capture: None, trace: false }
+        Options { target: DEFAULT_TARGET, capture: None, trace: false, wire: Wire::RoceV2 }
     }
 }
 
@@ -88,7 +92,7 @@ pub struct Failure {
 
 /// Runs a seed.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
-    let plan = Plan::new(seed, options.target);
+    let plan = Plan { wire: options.wire, ..Plan::new(seed, options.target) };
     let weather = plan.weather;
     let fail = |violation, elapsed, sends| Failure { seed, weather, elapsed, sends, violation };
     let mut rig = Rig::new(plan, options).map_err(|v| fail(v, Duration::ZERO, 0))?;

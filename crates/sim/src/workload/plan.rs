@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use everywire_fabric::faults::{Faults, Ppm};
 use everywire_fabric::link::LinkParams;
+use everywire_verbs::Wire;
 use everywire_wire::Mtu;
 
 use super::random::Dice;
@@ -78,6 +79,8 @@ pub struct Plan {
     pub faults: Faults,
     /// Whether interfaces send UDP checksums.
     pub udp_checksum: bool,
+    /// What carries the messages.
+    pub wire: Wire,
     /// Connected pairs.
     pub connections: Vec<ConnectionPlan>,
     /// Hosts are killed and restarted this many times.
@@ -126,6 +129,7 @@ impl Plan {
             weather,
             faults: faults(&mut dice, weather),
             udp_checksum: weather != Weather::Corrupt && dice.chance(1, 2),
+            wire: Wire::RoceV2,
             connections,
             kills: if rough { dice.weighted(&[4, 2, 1]) } else { 0 },
             partitions: if rough { dice.weighted(&[3, 2, 1]) } else { 0 },

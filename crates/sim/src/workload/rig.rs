@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use everywire_verbs::{Path, PathLink, Wire};
+
 use super::Options;
 use super::connection::Connection;
 use super::datagram::Datagrams;
@@ -93,7 +95,10 @@ impl Rig {
         let dice = Dice::new(plan.seed ^ 0x6469_6365);
         let world = World::new(plan.seed);
         for &ip in &plan.ips {
-            let mut config = HostConfig::new(ip);
+            let mut config = match plan.wire {
+                Wire::RoceV1 => HostConfig::roce_v1(ip),
+                Wire::RoceV2 | Wire::Iwarp | Wire::InfiniBand => HostConfig::new(ip),
+            };
             config.link = plan.link;
             config.udp_checksum = plan.udp_checksum;
             let host = world.add_host(config);
@@ -138,6 +143,15 @@ impl Rig {
     pub fn new_node(&mut self, host: usize) -> Result<Node, Violation> {
         self.next_node += 1;
         Node::new(&self.world, HostId(host), self.next_node)
+    }
+
+    /// The way from a host to another.
+    pub fn path(&self, from: usize, to: usize) -> Path {
+        let path = Path::new(self.plan.ips[from], self.plan.ips[to], everywire_verbs::DEFAULT_SOURCE_PORT);
+        match self.plan.wire {
+            Wire::RoceV1 => path.over(PathLink::Grh),
+            Wire::RoceV2 | Wire::Iwarp | Wire::InfiniBand => path,
+        }
     }
 
     /// Prints a line, if that was asked for.

@@ -30,6 +30,17 @@ fn seeds_pass() {
     }
 }
 
+/// The same work in frames of RoCE v1.
+#[test]
+fn seeds_pass_over_roce_v1() {
+    let options = Options { wire: Wire::RoceV1, ..Options::default() };
+    for seed in 0..30 {
+        if let Err(failure) = run(seed, &options) {
+            panic!("{failure}");
+        }
+    }
+}
+
 #[test]
 fn a_seed_replays_to_the_last_bit_and_another_does_not() {
     for seed in [3, 17, 40] {
