@@ -64,6 +64,7 @@ const STEPS: &[Step] = &[
     ("doctests", || suite("doctests", &["--workspace", "--doc"])),
     ("examples", examples),
     ("interop", interop::sample),
+    ("opensm", interop::opensm::sample),
 ];
 
 /// Runs the steps; `cargo xtask test STEP…` runs only those named.

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use super::capture::{self, Capture};
 use super::guest::Guest;
+use super::iwarp;
 use super::lab::{BRIDGE, Background, Family, HOST, Lab, address};
 use super::scenarios::Case;
+use super::wire::{self, Siw, Wire};
 use crate::shell;
 
 /// A running lab and what a case needs of it.
@@ -29,6 +31,8 @@ pub struct Bench {
     pub lossy: bool,
     /// Whether the running case's host registers its buffers.
     pub registers: bool,
+    /// The running case's wire, which every guest has a device for.
+    pub wire: Wire,
 }
 
 /// What nvme and nvme_rdma say above "info" while a target is away and until it is back, after their "nvme nvme0: ". 0x370
@@ -84,16 +88,49 @@ impl Bench {
     pub fn up(image: &Path, folder: &Path, program: &Path) -> Result<Bench, String> {
         let lab = Lab::up(image, folder, 1500)?;
         let a = lab.boot("A", 11)?;
-        a.ok("bash /lab/rxe-up.sh")?;
+        let wire = Wire::RoceV2;
+        a.ok(&wire.up())?;
         let (program, folder) = (program.to_path_buf(), folder.to_path_buf());
-        Ok(Bench { a, b: None, lab, program, folder, family: Family::V4, lossy: false, registers: true })
+        let family = Family::V4;
+        Ok(Bench { a, b: None, lab, program, folder, family, lossy: false, registers: true, wire })
+    }
+
+    /// Gives the guests the case's wire.
+    fn change_wire(&mut self, wire: Wire) -> Result<(), String> {
+        if self.wire == wire {
+            return Ok(());
+        }
+        if let Wire::Iwarp(_) = wire {
+            self.share_siw()?;
+        }
+        for guest in [Some(&self.a), self.b.as_ref()].into_iter().flatten() {
+            guest.ok(&wire.up())?;
+        }
+        self.wire = wire;
+        Ok(())
+    }
+
+    /// Puts the siw modules where the guests find them.
+    fn share_siw(&self) -> Result<(), String> {
+        let share = self.lab.folder.join("share/siw");
+        if share.exists() {
+            return Ok(());
+        }
+        let built = wire::build_siw(&self.lab.folder.join("build-siw.log"))?;
+        fs::create_dir_all(&share).map_err(|e| format!("{}: {e}", share.display()))?;
+        for file in Siw::ALL.map(|siw| format!("{}.ko", siw.name())) {
+            let from = built.join(&file);
+            fs::copy(&from, share.join(file)).map_err(|e| format!("{}: {e}", from.display()))?;
+        }
+        Ok(())
     }
 
     /// Guest B, booted when it is first asked for.
     pub fn b(&mut self) -> Result<&Guest, String> {
         if self.b.is_none() {
             let b = self.lab.boot("B", 12)?;
-            b.ok("bash /lab/rxe-up.sh; dmesg -C")?;
+            b.ok(&self.wire.up())?;
+            b.ok("dmesg -C")?;
             self.b = Some(b);
         }
         self.b.as_ref().ok_or_else(|| "guest B is not there".into())
@@ -111,7 +148,10 @@ impl Bench {
 
     /// The host's device, as `--device` names it.
     pub fn device(&self) -> String {
-        format!("rocev2:{}", self.host_address())
+        match self.wire {
+            Wire::RoceV2 => format!("rocev2:{}", self.host_address()),
+            Wire::Iwarp(_) => format!("iwarp:{}", self.host_address()),
+        }
     }
 
     /// The same on raw Ethernet: frames of our own on the bridge.
@@ -161,6 +201,7 @@ impl Bench {
         fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         (self.folder, self.family) = (folder.to_path_buf(), case.family);
         (self.lossy, self.registers) = (case.lossy, case.registers);
+        self.change_wire(case.wire)?;
         if case.two_guests {
             self.b()?;
         }
@@ -172,9 +213,11 @@ impl Bench {
         if let Some(b) = &self.b {
             b.ok("dmesg -C")?;
         }
-        let mut captures = vec![Capture::start(&self.lab, folder, self.a.name, frames)?];
-        if case.two_guests {
-            captures.push(Capture::start(&self.lab, folder, "B", frames)?);
+        let filter = case.wire.filter();
+        let mut captures = vec![Capture::start(&self.lab, folder, self.a.name, filter, frames)?];
+        // What iWARP's TCP sends again, it sends until it is through: B's tap would show the same stream.
+        if case.two_guests && case.wire == Wire::RoceV2 {
+            captures.push(Capture::start(&self.lab, folder, "B", filter, frames)?);
         }
         let outcome = (case.run)(self);
         let files: Vec<PathBuf> = captures.into_iter().map(Capture::stop).collect();
@@ -208,9 +251,17 @@ impl Bench {
 
     /// Has a capture judged, and gives how many packets it holds.
     fn judge(&self, file: &Path, frames: Option<u32>, findings: &mut Vec<String>) -> Result<usize, String> {
-        let malformed = capture::malformed(file)?;
-        findings.extend(malformed.into_iter().take(5).map(|m| format!("tshark calls malformed: {m}")));
-        let (packets, bad) = capture::bad_icrcs(&self.program, file)?;
+        let packets = match self.wire {
+            Wire::RoceV2 => {
+                let malformed = capture::malformed(file)?;
+                findings
+                    .extend(malformed.into_iter().take(5).map(|m| format!("tshark calls malformed: {m}")));
+                let (packets, bad) = capture::bad_icrcs(&self.program, file)?;
+                findings.extend(bad.into_iter().take(5).map(|b| format!("wrong ICRC: {b}")));
+                packets
+            }
+            Wire::Iwarp(siw) => self.judge_iwarp(file, siw, findings)?,
+        };
         if packets == 0 {
             findings.push("the capture is empty".into());
         }
@@ -218,8 +269,24 @@ impl Bench {
         if missed > 0 && frames.is_none() {
             findings.push(format!("{}: tcpdump missed {missed} frames", file.display()));
         }
-        findings.extend(bad.into_iter().take(5).map(|b| format!("wrong ICRC: {b}")));
         Ok(packets)
+    }
+
+    /// Has an iWARP capture judged, and gives how many FPDUs it holds.
+    fn judge_iwarp(&self, file: &Path, siw: Siw, findings: &mut Vec<String>) -> Result<usize, String> {
+        let found = iwarp::dissect(file)?;
+        findings.extend(found.malformed.iter().take(5).map(|m| format!("tshark calls malformed: {m}")));
+        if found.bad_crcs > 0 {
+            findings.push(format!("tshark calls {} CRCs bad in {}", found.bad_crcs, file.display()));
+        }
+        if siw.asks_crc() && found.good_crcs != found.fpdus() {
+            findings.push(format!(
+                "{} of {} FPDUs have a CRC, and the guest asked for it",
+                found.good_crcs,
+                found.fpdus()
+            ));
+        }
+        Ok(found.fpdus())
     }
 }
 

@@ -24,8 +24,14 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures RoCE on a guest's tap into `folder`, at most `frames` packets.
-    pub fn start(lab: &Lab, folder: &Path, guest: &str, frames: Option<u32>) -> Result<Capture, String> {
+    /// Captures what `filter` selects on a guest's tap into `folder`, at most `frames` packets.
+    pub fn start(
+        lab: &Lab,
+        folder: &Path,
+        guest: &str,
+        filter: &str,
+        frames: Option<u32>,
+    ) -> Result<Capture, String> {
         let file = folder.join(format!("{guest}.pcap"));
         let mut command = lab.host("tcpdump");
         command
@@ -34,7 +40,7 @@ impl Capture {
         if let Some(frames) = frames {
             command.args(["-c", &frames.to_string()]);
         }
-        command.args(["udp port 4791"]);
+        command.arg(filter);
         let mut tcpdump = Background::start(&mut command, &log_of(&file))?;
         tcpdump.wait_for("listening on", Duration::from_secs(30))?;
         Ok(Capture { tcpdump, file })

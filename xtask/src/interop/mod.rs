@@ -1,14 +1,18 @@
 //! `cargo xtask interop`: the Linux kernel as peer. Builds the guest once (interop/build-guest.sh), boots it under
-//! QEMU in a network namespace, and runs the cases of `scenarios` one after the other on the same guests.
+//! QEMU in a network namespace, and runs the cases of `scenarios` one after the other on the same guests. Then those of
+//! `opensm`, which have no guest.
 //!
-//! Needs root, for the namespace and for building the guest; the program under test runs in that namespace on plain
-//! UDP sockets. Logs, captures and kernel logs stay under target/interop/CASE.
+//! Guests need root, for the namespace and for building the image; the program under test runs in that namespace on plain
+//! UDP and TCP sockets. Logs, captures and kernel logs stay under target/interop/CASE.
 
 mod bench;
 mod capture;
 mod guest;
+mod iwarp;
 mod lab;
+pub mod opensm;
 mod scenarios;
+mod wire;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -45,22 +49,36 @@ const NEEDED: &[(&str, &str)] = &[
 /// `cargo xtask interop [--list | NAME…]`: a NAME selects the case of that name, or all whose names begin with it.
 pub fn main(args: &[String]) -> Result<(), String> {
     if args.iter().any(|a| a == "--list") {
-        for case in scenarios::all() {
-            println!("{:34} {}{}", case.name, if case.sample { "" } else { "(soak) " }, case.about);
+        let guests = scenarios::all().into_iter().map(|c| (c.name, c.sample, c.about.to_owned()));
+        let opensm = opensm::all().into_iter().map(|c| (c.name, c.sample, c.about));
+        for (name, sample, about) in guests.chain(opensm) {
+            println!("{name:34} {}{about}", if sample { "" } else { "(soak) " });
         }
         return Ok(());
     }
-    if let Some(why) = cannot() {
-        return Err(why);
-    }
-    build_program()?;
     let (mut passed, mut failed) = (0, 0);
-    run(&select(args)?, None, &mut |report| match report.failure {
+    run_named(args, &mut |report| match report.failure {
         None => passed += 1,
         Some(_) => failed += 1,
     })?;
     println!("{passed} passed, {failed} failed, 0 skipped");
     if failed == 0 { Ok(()) } else { Err(format!("logs are in {}", folder().display())) }
+}
+
+/// Builds the program and runs the cases whose names begin with one of `names`; all of them for no names. Fails if this
+/// machine cannot run one of them.
+pub fn run_named(names: &[String], each: &mut dyn FnMut(&Report)) -> Result<(), String> {
+    let (guests, opensm) = select(names)?;
+    let cannot = (!guests.is_empty()).then(cannot).flatten();
+    if let Some(why) = cannot.or_else(|| (!opensm.is_empty()).then(opensm::cannot).flatten()) {
+        return Err(why);
+    }
+    build_program()?;
+    if !guests.is_empty() {
+        run(&guests, None, each)?;
+    }
+    opensm::run(&opensm, each);
+    Ok(())
 }
 
 /// Builds the program under test.
@@ -89,16 +107,18 @@ pub fn cannot() -> Option<String> {
     (!missing.is_empty()).then(|| format!("the lab needs the Debian packages {}", missing.join(" ")))
 }
 
-/// The cases whose names begin with one of `names`; all of them for no names.
-pub fn select(names: &[String]) -> Result<Vec<Case>, String> {
-    let all = scenarios::all();
-    if let Some(name) = names.iter().find(|n| !all.iter().any(|c| c.name.starts_with(n.as_str()))) {
+/// The cases whose names begin with one of `names`, with guests and with OpenSM; all of them for no names.
+fn select(names: &[String]) -> Result<(Vec<Case>, Vec<opensm::Case>), String> {
+    let (guests, opensm) = (scenarios::all(), opensm::all());
+    let known: Vec<&str> = guests.iter().map(|c| &*c.name).chain(opensm.iter().map(|c| &*c.name)).collect();
+    if let Some(name) = names.iter().find(|n| !known.iter().any(|c| c.starts_with(n.as_str()))) {
         return Err(format!("no case is called {name:?}; see cargo xtask interop --list"));
     }
-    Ok(all
-        .into_iter()
-        .filter(|c| names.is_empty() || names.iter().any(|n| c.name.starts_with(n.as_str())))
-        .collect())
+    let wanted = |case: &str| names.is_empty() || names.iter().any(|n| case.starts_with(n.as_str()));
+    Ok((
+        guests.into_iter().filter(|c| wanted(&c.name)).collect(),
+        opensm.into_iter().filter(|c| wanted(&c.name)).collect(),
+    ))
 }
 
 /// Runs cases in their order on one bench; after a failure the next case gets a fresh one. Of every case at most `frames`
@@ -124,21 +144,24 @@ pub fn run(cases: &[Case], frames: Option<u32>, each: &mut dyn FnMut(&Report)) -
             Err(why) => (0, Some(why)),
         };
         let seconds = started.elapsed().as_secs();
-        let end = if failure.is_none() {
-            format!("ok ({seconds} s, {packets} packets)")
-        } else {
-            format!("FAILED ({seconds} s)")
-        };
-        println!("    {:34} {end}", case.name);
-        if let Some(why) = &failure {
-            println!(
-                "{}",
-                why.lines().take(60).map(|l| format!("      {l}\n")).collect::<String>().trim_end()
-            );
-        }
+        print_end(&case.name, seconds, Some(packets), failure.as_ref());
         each(&Report { name: case.name.clone(), seconds, packets, failure });
     }
     Ok(())
+}
+
+/// A case's line, and under a failure its reasons.
+fn print_end(name: &str, seconds: u64, packets: Option<usize>, failure: Option<&String>) {
+    let end = match (failure, packets) {
+        (Some(_), _) => format!("FAILED ({seconds} s)"),
+        (None, Some(packets)) => format!("ok ({seconds} s, {packets} packets)"),
+        (None, None) => format!("ok ({seconds} s)"),
+    };
+    println!("    {name:34} {end}");
+    if let Some(why) = failure {
+        let lines: String = why.lines().take(60).map(|l| format!("      {l}\n")).collect();
+        println!("{}", lines.trim_end());
+    }
 }
 
 fn folder() -> PathBuf {

@@ -146,11 +146,7 @@ fn broken(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
 }
 
 fn kernel(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
-    if let Some(why) = interop::cannot() {
-        return Err(why);
-    }
-    interop::build_program()?;
-    interop::run(&interop::select(names)?, None, &mut |end| {
+    interop::run_named(names, &mut |end| {
         let failure = end.failure.as_deref().map(|why| why.lines().next().unwrap_or("failed").to_owned());
         let figures = if end.packets > 0 { end.packets.to_string() } else { String::new() };
         each(Row { name: end.name.clone(), seconds: end.seconds, figures, failure });

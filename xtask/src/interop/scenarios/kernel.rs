@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Case;
 use crate::interop::bench::Bench;
+use crate::interop::wire::Siw;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -19,13 +20,19 @@ pub fn cases() -> Vec<Case> {
         nvme(),
         nvme().v6().jumbo(),
         lossy.with_b().lossy().registering().proof(),
+        rping().siw(Siw::Plain).in_sample(),
+        rping().siw(Siw::Crc).v6(),
+        rping().siw(Siw::P2p).v6().jumbo(),
+        rping().siw(Siw::P2pCrc).jumbo(),
+        nvme().siw(Siw::Crc),
+        nvme().siw(Siw::P2p).v6().jumbo(),
     ]
 }
 
 fn rping(bench: &mut Bench) -> Result<(), String> {
     let address = bench.a_address();
-    let server = bench.a.start(&format!("timeout 60 rping -s -a {address} -C 5 -V"))?;
-    bench.b()?.ok(&format!("bash /lab/retry.sh 'rping -c -a {address} -C 5 -V'"))?;
+    let server = bench.a.start(&format!("timeout 100 rping -s -a {address} -C 5 -V"))?;
+    bench.b()?.ok(&format!("bash /lab/retry.sh 'rping -c -a {address} -C 5 -V' 10"))?;
     let done = bench.a.wait(server, LIMIT)?;
     if done.code == 0 { Ok(()) } else { Err(format!("rping's server: {}", done.output)) }
 }

@@ -8,12 +8,14 @@ mod ping;
 
 use super::bench::Bench;
 use super::lab::Family;
+use super::wire::{Siw, Wire};
 
 /// One case in one variant.
 pub struct Case {
     pub name: String,
     pub about: &'static str,
     pub family: Family,
+    pub wire: Wire,
     /// Ethernet MTU of every link.
     pub mtu: u32,
     /// 1 % loss and reordering on guest A's link, both ways.
@@ -32,13 +34,14 @@ pub struct Case {
 }
 
 impl Case {
-    /// IPv4, MTU 1500, a clean link, not in the sample.
+    /// RoCE v2, IPv4, MTU 1500, a clean link, not in the sample.
     fn new(name: &str, about: &'static str, run: fn(&mut Bench) -> Result<(), String>) -> Case {
         let name = name.to_owned();
         Case {
             name,
             about,
             family: Family::V4,
+            wire: Wire::RoceV2,
             mtu: 1500,
             lossy: false,
             registers: true,
@@ -48,6 +51,15 @@ impl Case {
             sample: false,
             run,
         }
+    }
+
+    /// The same over iWARP, with this siw in the guests.
+    fn siw(self, siw: Siw) -> Case {
+        let name = match siw {
+            Siw::Plain => format!("siw-{}", self.name),
+            siw => format!("siw-{}-{}", siw.name(), self.name),
+        };
+        Case { name, wire: Wire::Iwarp(siw), ..self }
     }
 
     fn v6(self) -> Case {

@@ -1,0 +1,78 @@
+//! What a case's messages travel on, and with it the guest's RDMA device: soft-RoCE, or soft-iWARP in one of the variants
+//! that interop/build-siw.sh makes, which Linux has as constants of the module and not as parameters.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::shell;
+
+/// A wire, as the guest's device has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Linux's rxe.
+    RoceV2,
+    /// Linux's siw.
+    Iwarp(Siw),
+}
+
+/// What a siw module asks of its peers. All of them do what a peer asks of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Siw {
+    /// No CRC, no peer-to-peer connection.
+    Plain,
+    /// A CRC in every FPDU (RFC 5044 §7.1).
+    Crc,
+    /// Peer-to-peer connections (RFC 6581 §9).
+    P2p,
+    /// Both.
+    P2pCrc,
+}
+
+impl Siw {
+    /// Every variant.
+    pub const ALL: [Siw; 4] = [Siw::Plain, Siw::Crc, Siw::P2p, Siw::P2pCrc];
+
+    /// Whether it asks for CRCs.
+    pub fn asks_crc(self) -> bool {
+        matches!(self, Siw::Crc | Siw::P2pCrc)
+    }
+
+    /// The module's file name, without `.ko`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Siw::Plain => "plain",
+            Siw::Crc => "crc",
+            Siw::P2p => "p2p",
+            Siw::P2pCrc => "p2p-crc",
+        }
+    }
+}
+
+impl Wire {
+    /// The job that gives a guest this wire's device, in the place of the one it has.
+    pub fn up(self) -> String {
+        match self {
+            Wire::RoceV2 => "bash /lab/wire.sh rxe".into(),
+            Wire::Iwarp(siw) => format!("bash /lab/wire.sh siw {}", siw.name()),
+        }
+    }
+
+    /// What to capture of it. Guests and host speak no TCP but iWARP.
+    pub fn filter(self) -> &'static str {
+        match self {
+            Wire::RoceV2 => "udp port 4791",
+            Wire::Iwarp(_) => "tcp",
+        }
+    }
+}
+
+/// Builds the siw modules, or finds them built, and gives their folder; `log` takes what the build says.
+pub fn build_siw(log: &Path) -> Result<PathBuf, String> {
+    let script = shell::root().join("interop/build-siw.sh");
+    let done = shell::run(&mut Command::new(script), log, Duration::from_secs(15 * 60))?;
+    if !done.ok() {
+        return Err(format!("siw does not build:\n{}", done.tail(30)));
+    }
+    Ok(PathBuf::from(done.output.lines().last().unwrap_or_default().trim()))
+}
