@@ -9,9 +9,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// TCP segments that came in another order are put in order before MPA sees them.
-const IN_ORDER: [&str; 4] =
-    ["-o", "tcp.reassemble_out_of_order:TRUE", "-o", "tcp.desegment_tcp_streams:TRUE"];
+/// TCP segments that came in another order are put in order before MPA sees them; and MPA, which tshark knows by its first
+/// bytes, goes before what is known by its port: 4420 is NVMe over TCP to it.
+const OPTIONS: [&str; 4] = ["-o", "tcp.reassemble_out_of_order:TRUE", "-o", "tcp.try_heuristic_first:TRUE"];
 
 /// What tshark found in a capture.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Found {
 /// Has tshark dissect a capture.
 pub fn dissect(file: &Path) -> Result<Found, String> {
     let mut tshark = Command::new("tshark");
-    tshark.arg("-r").arg(file).args(IN_ORDER).args(["--disable-protocol", "rpcordma"]);
+    tshark.arg("-r").arg(file).args(OPTIONS).args(["--disable-protocol", "rpcordma"]);
     tshark.args(["-Y", "iwarp_mpa || _ws.malformed", "-V", "-O", "iwarp_mpa,iwarp_ddp_rdmap"]);
     tshark.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = tshark.spawn().map_err(|e| format!("cannot run tshark: {e}"))?;
