@@ -224,24 +224,44 @@ fn holds_a_capture(file: &mut File) -> io::Result<()> {
 }
 
 fn ip_header(datagram: &Datagram<'_>, id: u16, flags_frag: u16) -> Option<IpHeader> {
-    match (datagram.src.ip(), datagram.dst.ip()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IpHeader::V4(Ipv4Header {
-            tos: datagram.tos,
-            total_len: 0,
-            id,
-            flags_frag,
-            ttl: datagram.ttl,
-            protocol: PROTOCOL_UDP,
-            checksum: 0,
-            src,
-            dst,
-        })),
-        (IpAddr::V6(src), IpAddr::V6(dst)) => Some(IpHeader::V6(Ipv6Header {
+    let ends = (datagram.src.ip(), datagram.dst.ip());
+    let header = match ip_header_of(ends, PROTOCOL_UDP, 0)? {
+        IpHeader::V4(header) => {
+            IpHeader::V4(Ipv4Header { tos: datagram.tos, id, flags_frag, ttl: datagram.ttl, ..header })
+        }
+        IpHeader::V6(header) => IpHeader::V6(Ipv6Header {
             traffic_class: datagram.tos,
             flow_label: flow_label(datagram.dst),
-            payload_len: 0,
-            next_header: PROTOCOL_UDP,
             hop_limit: datagram.ttl,
+            ..header
+        }),
+    };
+    Some(header)
+}
+
+/// The header of a packet with `length` bytes of this protocol; `None` for addresses of two families.
+pub(crate) fn ip_header_of(ends: (IpAddr, IpAddr), protocol: u8, length: usize) -> Option<IpHeader> {
+    match ends {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Some(IpHeader::V4(
+            Ipv4Header {
+                tos: 0,
+                total_len: (Ipv4Header::LEN + length) as u16,
+                id: 0,
+                flags_frag: Ipv4Header::DF,
+                ttl: 64,
+                protocol,
+                checksum: 0,
+                src,
+                dst,
+            }
+            .with_checksum(),
+        )),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Some(IpHeader::V6(Ipv6Header {
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: length as u16,
+            next_header: protocol,
+            hop_limit: 64,
             src,
             dst,
         })),
@@ -258,7 +278,7 @@ pub(crate) fn flow_label(dst: SocketAddr) -> u32 {
 }
 
 /// A locally administered MAC address that shows the IP address, or the one of its group.
-fn made_up_mac(ip: IpAddr) -> MacAddr {
+pub(crate) fn made_up_mac(ip: IpAddr) -> MacAddr {
     if ip.is_multicast() {
         return MacAddr::for_multicast(ip);
     }

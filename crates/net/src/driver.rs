@@ -4,9 +4,11 @@
 //! woken when), `thread.rs` and `task.rs` (how to sleep). After [`Host::open`] programs that poll drive the device
 //! themselves; [`Host::spawn_thread`] or [`Host::run`] adds a driver for those that wait.
 
+mod either;
 mod engine;
 mod paths;
 mod shared;
+mod streams;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -14,12 +16,14 @@ mod thread;
 mod wire;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use everywire_verbs::{Device, DeviceConfig, DeviceLimits, GidEntry, GidType, Guid, IcrcCheck, Mtu};
+use everywire_verbs::{
+    Device, DeviceConfig, DeviceLimits, GidEntry, GidType, Guid, IcrcCheck, IwarpOptions, Mtu, Progress, Wire,
+};
 
 use crate::capture::Capture;
 use crate::error::{OpenError, with_limit};
@@ -28,12 +32,15 @@ use crate::raw::RawPort;
 use crate::route::{self, Interface};
 use crate::runtime::TokioRt;
 use crate::spec::{DeviceSpec, WireKind};
+use crate::tcp::{Listening, PlainListener, StreamCapture};
 use crate::udp::{PortCounters, PortOptions, UdpPort};
 
-use engine::Engine;
+use either::Engine;
+use engine::DatagramEngine;
 pub(crate) use shared::{Mode, Patience, Shared};
+use streams::StreamEngine;
 pub(crate) use thread::timespec;
-use wire::{Port, Wire};
+use wire::{Port, Wire as DatagramWire};
 
 /// Source port of raw Ethernet devices' QP1, as Linux' own RoCE has it, and of the flows that are spread beside it.
 const RAW_SOURCE_PORTS: [u16; 8] = [55_410, 49_152, 50_411, 52_003, 54_117, 57_329, 60_901, 63_499];
@@ -56,6 +63,8 @@ pub struct OpenOptions {
     pub limits: DeviceLimits,
     /// How strictly ICRCs are checked.
     pub icrc_check: IcrcCheck,
+    /// How an iWARP device sets connections up.
+    pub iwarp: IwarpOptions,
 }
 
 /// One device on real sockets. The device is driven for as long as the host lives: by programs that poll and by
@@ -70,7 +79,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets) or `rocev2-raw:INTERFACE/ADDRESS`.
+    /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets), `rocev2-raw:INTERFACE/ADDRESS` or `iwarp:ADDRESS`
+    /// (ordinary TCP sockets).
     ///
     /// # Errors
     /// In words: a name that is none, an address that is not this host's, who owns the address if somebody does, which limit
@@ -95,15 +105,18 @@ impl Host {
             WireKind::Udp => {
                 let port = UdpPort::open(ip, scope_id, interface.index, &options.port, seed)?;
                 let ports = port.source_ports();
-                (Port::Udp(port), ports)
+                (Some(Port::Udp(port)), ports)
             }
             WireKind::Raw(interface) => {
                 let port = RawPort::open(interface, ip, scope_id, &options.port)?;
-                (Port::Raw(port), RAW_SOURCE_PORTS.to_vec())
+                (Some(Port::Raw(port)), RAW_SOURCE_PORTS.to_vec())
             }
+            WireKind::Tcp => (None, Vec::new()),
         };
         let config = DeviceConfig {
             name: name.to_owned(),
+            wire: if port.is_some() { Wire::RoceV2 } else { Wire::Iwarp },
+            iwarp: options.iwarp,
             gids: vec![GidEntry {
                 ip,
                 scope_id,
@@ -133,9 +146,9 @@ impl Host {
                 None
             }
         };
-        let engine = Engine::new(device.clone(), Wire { port, capture, local: ip }, link)
-            .map_err(system("watch the sockets"))?;
-        let shared = Arc::new(Shared::new(engine));
+        let (engine, listening) =
+            make_engine(&device, ip, port, link, capture).map_err(system("watch the sockets"))?;
+        let shared = Arc::new(Shared::new(engine, listening));
         let installed = device.install_progress(shared.clone());
         debug_assert!(installed, "the device is new");
         INLINE_HOSTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&shared));
@@ -194,6 +207,21 @@ impl Host {
         Ok(())
     }
 
+    /// A plain TCP service on a port of this iWARP device, which the device may listen on too: a connection that begins with
+    /// an MPA request (RFC 5044 §7.1) is the device's, any other the service's. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The device is on another wire; or the port is taken.
+    pub fn listen_plain(&self, addr: SocketAddr) -> io::Result<PlainListener> {
+        let Some(listening) = &self.shared.listening else {
+            let text = format!("{} has no TCP ports to share: it is no iWARP device", self.device.name());
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        };
+        let listener = PlainListener::new(listening, addr)?;
+        self.shared.kick();
+        Ok(listener)
+    }
+
     fn claim(&self, mode: Mode) -> io::Result<()> {
         self.shared.claim(mode).map_err(|other| {
             let text = format!("{} is driven already ({other:?})", self.device.name());
@@ -219,7 +247,31 @@ impl Drop for Host {
         }
         engine.going_idle();
         // The device holds `shared` (as its Progress), and the engine holds the device: end the circle.
-        engine.device = None;
+        engine.shut_down();
+    }
+}
+
+/// The engine of a device: of datagrams through a port, or of TCP streams, whose listening sockets the device's calls reach
+/// too.
+fn make_engine(
+    device: &Device,
+    local: IpAddr,
+    port: Option<Port>,
+    link: Option<Link>,
+    capture: Option<Capture>,
+) -> io::Result<(Engine, Option<Arc<Listening>>)> {
+    let device = device.clone();
+    match port {
+        Some(port) => {
+            let wire = DatagramWire { port, capture, local };
+            Ok((Engine::Datagrams(Box::new(DatagramEngine::new(device, wire, link)?)), None))
+        }
+        None => {
+            let listening = Arc::new(Listening::default());
+            let capture = capture.map(StreamCapture::new);
+            let engine = StreamEngine::new(device, local, listening.clone(), link, capture)?;
+            Ok((Engine::Streams(Box::new(engine)), Some(listening)))
+        }
     }
 }
 
@@ -262,7 +314,7 @@ fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {
     let ip = spec.ip;
     let found = match &spec.wire {
         WireKind::Raw(name) => route::interface(name).map(Some),
-        WireKind::Udp => route::interface_of(ip, spec.scope_id),
+        WireKind::Udp | WireKind::Tcp => route::interface_of(ip, spec.scope_id),
     };
     match found {
         Ok(Some(interface)) => Ok(interface),

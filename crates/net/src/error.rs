@@ -10,8 +10,8 @@ use std::path::PathBuf;
 pub enum OpenError {
     /// The device name does not have one of the known forms.
     #[error(
-        "device {name:?}: {why}; devices are named rocev2:ADDRESS (rocev2:192.0.2.1, rocev2:fe80::1%eth0) or \
-         rocev2-raw:INTERFACE/ADDRESS"
+        "device {name:?}: {why}; devices are named rocev2:ADDRESS (rocev2:192.0.2.1, rocev2:fe80::1%eth0), \
+         rocev2-raw:INTERFACE/ADDRESS or iwarp:ADDRESS"
     )]
     Name {
         /// The name as it was given.

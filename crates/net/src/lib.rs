@@ -17,6 +17,7 @@ pub mod route;
 mod runtime;
 mod sockopt;
 mod spec;
+pub mod tcp;
 #[cfg(test)]
 mod testing;
 pub mod udp;

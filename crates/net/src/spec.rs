@@ -1,4 +1,4 @@
-//! Device names: `rocev2:ADDRESS` and `rocev2-raw:INTERFACE/ADDRESS`.
+//! Device names: `rocev2:ADDRESS`, `rocev2-raw:INTERFACE/ADDRESS` and `iwarp:ADDRESS`.
 //!
 //! ADDRESS is an IPv4 or IPv6 address of this host, without port; a link-local one names its interface (`fe80::1%eth0`).
 //! What is wrong with a name is said in words, with the addresses that an interface has where one was named instead.
@@ -27,6 +27,8 @@ pub enum WireKind {
     Udp,
     /// RoCE v2 on raw Ethernet, through this interface.
     Raw(String),
+    /// iWARP on ordinary TCP sockets.
+    Tcp,
 }
 
 impl DeviceSpec {
@@ -50,7 +52,8 @@ impl DeviceSpec {
                 }
                 _ => return Err(bad("INTERFACE/ADDRESS is needed after rocev2-raw:".to_owned())),
             },
-            "rocev1" | "iwarp" | "ib" => {
+            "iwarp" => (WireKind::Tcp, rest),
+            "rocev1" | "ib" => {
                 return Err(bad(format!("the wire {wire} is not part of this version")));
             }
             _ => match address(name) {
@@ -127,6 +130,7 @@ mod tests {
     fn good_names() {
         let v4 = spec("rocev2:127.0.0.1");
         assert_eq!((v4.wire, v4.ip, v4.scope_id), (WireKind::Udp, [127, 0, 0, 1].into(), 0));
+        assert_eq!(spec("iwarp:127.0.0.1").wire, WireKind::Tcp);
         assert_eq!(spec("rocev2:::1").ip, std::net::Ipv6Addr::LOCALHOST);
         assert_eq!(spec("rocev2:[::1]").ip, std::net::Ipv6Addr::LOCALHOST);
         let index = route::interface("lo").unwrap().index;
@@ -144,7 +148,8 @@ mod tests {
             ("::1", "did you mean rocev2:::1?"),
             ("rocev2", "begins with its wire"),
             ("rocev3:1.2.3.4", "no wire named \"rocev3\""),
-            ("iwarp:1.2.3.4", "not part of this version"),
+            ("rocev1:1.2.3.4", "not part of this version"),
+            ("iwarp:1.2.3.4:4420", "not an IPv4 or IPv6 address (without port)"),
             ("rocev2:lo", "is an interface; name one of its addresses: 127.0.0.1"),
             ("rocev2:1.2.3.4:4791", "not an IPv4 or IPv6 address (without port)"),
             ("rocev2:0.0.0.0", "wildcard"),

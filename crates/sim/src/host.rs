@@ -175,6 +175,7 @@ impl Host {
                     }
                     Command::JoinGroup { group, .. } => drop(self.nic.groups.insert(group)),
                     Command::LeaveGroup { group, .. } => drop(self.nic.groups.remove(&group)),
+                    _ => {}
                 }
             }
             if quiet {

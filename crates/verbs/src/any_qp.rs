@@ -8,22 +8,39 @@ use std::time::Instant;
 use everywire_transport::ib::{
     self, ModifyError, PostError, QpAttr, QpConfig, QpEnv, QpState, RecvWr, SendWr,
 };
+use everywire_transport::iwarp::{self, IwarpConfig};
+
+use crate::config::{DeviceConfig, IwarpOptions, Wire};
 
 /// A queue pair of the transport that the device's wire has.
 pub(crate) enum AnyQp {
     /// InfiniBand's transport: RoCE and InfiniBand.
     Ib(ib::Qp),
+    /// RDMAP: iWARP.
+    Iwarp(iwarp::Qp),
 }
 
 macro_rules! each {
     ($self:expr, $qp:ident => $call:expr) => {
         match $self {
             AnyQp::Ib($qp) => $call,
+            AnyQp::Iwarp($qp) => $call,
         }
     };
 }
 
 impl AnyQp {
+    /// A queue pair of the transport that this device's wire has.
+    pub(crate) fn new(device: &DeviceConfig, config: QpConfig) -> AnyQp {
+        match device.wire {
+            Wire::Iwarp => {
+                let DeviceConfig { iwarp: IwarpOptions { rfc7306, strict_read_sink, .. }, .. } = *device;
+                AnyQp::Iwarp(iwarp::Qp::new(config, IwarpConfig { rfc7306, strict_read_sink }))
+            }
+            Wire::RoceV2 | Wire::RoceV1 | Wire::InfiniBand => AnyQp::Ib(ib::Qp::new(config)),
+        }
+    }
+
     /// What it was made with.
     #[inline]
     pub(crate) fn config(&self) -> &QpConfig {
@@ -84,6 +101,16 @@ impl AnyQp {
     pub(crate) fn ib(&mut self) -> Option<&mut ib::Qp> {
         match self {
             AnyQp::Ib(qp) => Some(qp),
+            AnyQp::Iwarp(_) => None,
+        }
+    }
+
+    /// The queue pair of iWARP's transport, if it is one.
+    #[inline]
+    pub(crate) fn iwarp(&mut self) -> Option<&mut iwarp::Qp> {
+        match self {
+            AnyQp::Iwarp(qp) => Some(qp),
+            AnyQp::Ib(_) => None,
         }
     }
 }

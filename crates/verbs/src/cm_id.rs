@@ -12,6 +12,7 @@ mod connection;
 mod datagram;
 mod error;
 mod events;
+mod mpa;
 mod param;
 mod passive;
 mod ports;
@@ -29,6 +30,7 @@ use std::time::Instant;
 use everywire_transport::cm::ib::{
     self, AcceptParams, Cm, CmConfig, CmCounters, CommId, ListenerId, Reject, SidrParams,
 };
+use everywire_transport::iwarp::ConnId;
 use everywire_transport::mad::{MAD_LEN, MadPath};
 use everywire_wire::Qpn;
 use everywire_wire::cm::RejReason;
@@ -38,6 +40,9 @@ use crate::device::{Device, LOCAL_ACK_DELAY};
 use crate::drive::Unreachable;
 use crate::route::{ROUTE_TIMEOUT, RouteError, RouteToken, Way};
 use crate::state::State;
+
+pub(crate) use mpa::{Dial, Starting};
+pub(crate) use record::Key;
 
 pub use active::Connecting;
 pub use connection::{Closed, Connection, Rested};
@@ -50,7 +55,7 @@ pub use service::{NextResolve, ResolveRequest, UdListener};
 
 use passive::Queue;
 use ports::Ports;
-use record::{End, Key, Record, Records};
+use record::{End, Record, Records};
 use service::{Asking, UdQueue};
 
 /// Bytes of a REQ's private data that are the program's (IBTA annex A11.4).
@@ -59,6 +64,8 @@ pub const CONNECT_PRIVATE_DATA: usize = ib::REQ_PRIVATE_DATA - everywire_wire::i
 pub const ACCEPT_PRIVATE_DATA: usize = ib::REP_PRIVATE_DATA;
 /// Bytes of private data in a rejection.
 pub const REJECT_PRIVATE_DATA: usize = ib::REJ_PRIVATE_DATA;
+/// Bytes of private data in any of the three over iWARP: MPA's, less RFC 6581's block.
+pub const IWARP_PRIVATE_DATA: usize = everywire_transport::cm::iwarp::types::MAX_PRIVATE_DATA;
 /// Bytes of private data in a request for a datagram service.
 pub const RESOLVE_PRIVATE_DATA: usize = ib::SIDR_REQ_PRIVATE_DATA - everywire_wire::ip_cm::IpCmHeader::LEN;
 /// Bytes of private data in a datagram service's answer.
@@ -76,6 +83,13 @@ enum Call {
     },
     Disconnect(Key),
     Abandon(CommId),
+    /// The same over iWARP.
+    AcceptStream(Key),
+    RejectStream {
+        conn: ConnId,
+        private_data: Vec<u8>,
+    },
+    AbandonStream(ConnId),
     /// Ask for a datagram service.
     Ask(Key, SidrParams),
 }
@@ -93,6 +107,8 @@ pub(crate) struct CmState {
     tcp: Ports,
     udp: Ports,
     calls: VecDeque<Call>,
+    /// Over iWARP.
+    last_stream_listener: u32,
 }
 
 impl CmState {
@@ -115,6 +131,7 @@ impl CmState {
             tcp: Ports::default(),
             udp: Ports::default(),
             calls: VecDeque::new(),
+            last_stream_listener: 0,
         }
     }
 
@@ -144,7 +161,8 @@ impl Device {
 
     /// Entries in all of the connection manager's tables: flat, however many connections came and went.
     pub fn cm_footprint(&self) -> usize {
-        self.lock().cm.footprint()
+        let state = self.lock();
+        state.cm.footprint() + state.streams.len()
     }
 }
 
@@ -167,12 +185,18 @@ impl State {
                     let _ = self.cm.engine.reject(now, comm, &reject);
                 }
                 Call::Disconnect(key) => {
+                    if let Some(conn) = self.cm.records.get(key).and_then(|record| record.conn) {
+                        self.stream_close(now, conn);
+                    }
                     if let Some(comm) = self.cm.records.get(key).and_then(|record| record.comm) {
                         // The peer may have been first: then the one event is on its way.
                         let _ = self.cm.engine.disconnect(now, comm, &[]);
                     }
                 }
                 Call::Abandon(comm) => self.cm.engine.abandon(now, comm),
+                Call::AcceptStream(key) => self.mpa_accept(now, key),
+                Call::RejectStream { conn, private_data } => self.mpa_reject(now, conn, &private_data),
+                Call::AbandonStream(conn) => self.mpa_abandon(now, conn),
                 Call::Ask(key, params) => self.cm_ask(now, key, &params),
             }
         }
@@ -197,7 +221,24 @@ impl State {
         if let Some(comm) = record.comm {
             self.cm_call(Call::Abandon(comm));
         }
+        if let Some(conn) = record.conn {
+            self.cm_call(Call::AbandonStream(conn));
+        }
         self.cm_wake_record(&mut record);
+    }
+
+    /// Whether the program has asked for the connection's end.
+    pub(crate) fn cm_is_leaving(&self, key: Key) -> bool {
+        self.cm.records.get(key).is_some_and(|record| record.leaving)
+    }
+
+    /// A program has taken a queue pair to ERR or RESET itself, and so its connection's end upon itself.
+    pub(crate) fn cm_qp_taken(&mut self, qpn: Qpn) {
+        if let Some(key) = self.cm.records.of_qpn(qpn)
+            && let Some(record) = self.cm.records.get_mut(key)
+        {
+            record.leaving |= record.end.is_none();
+        }
     }
 
     /// Wakes whoever waits for a record, once the lock is free.
@@ -219,6 +260,7 @@ impl State {
             return;
         }
         record.end = Some(end);
+        record.rested |= record.comm.is_none(); // over iWARP nothing of it is left on the way
         let (qpn, moved) = (record.qpn, record.moved_qp);
         if moved {
             self.cm_fail_qp(qpn);

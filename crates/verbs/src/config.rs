@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use everywire_transport::ib::attr::{MAX_INLINE, MAX_QUEUE_DEPTH, MAX_RD_ATOMIC, MAX_SGE};
+use everywire_transport::iwarp::Rtr;
 use everywire_wire::{Gid, Guid, Mtu, PKey};
 
 use crate::table::MAX_ENTRIES;
@@ -169,17 +170,6 @@ impl DeviceLimits {
     }
 }
 
-/// Which message of a peer-to-peer connection's first speaker is the RTR (RFC 6581 §9.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RtrKind {
-    /// An empty FPDU: a SEND of no bytes.
-    Send,
-    /// An RDMA WRITE of no bytes.
-    Write,
-    /// An RDMA READ of no bytes.
-    Read,
-}
-
 /// How an iWARP device sets connections up; of no meaning on other wires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IwarpOptions {
@@ -190,7 +180,7 @@ pub struct IwarpOptions {
     /// The MPA revision to ask with: 1 (RFC 5044) or 2 (RFC 6581). Both are accepted.
     pub mpa_version: u8,
     /// Ask for peer-to-peer connections, with this message as RTR; needs MPA revision 2.
-    pub peer_to_peer: Option<RtrKind>,
+    pub peer_to_peer: Option<Rtr>,
     /// Atomics and immediate data by RFC 7306, which Linux's siw does not know.
     pub rfc7306: bool,
     /// Whether the sink of a READ must allow `REMOTE_WRITE`, as RFC 5040 §4.3 has it, since the response is a tagged

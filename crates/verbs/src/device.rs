@@ -5,6 +5,7 @@
 //! driver hold briefly; wakers are called, and memory is freed, after it is released.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -19,6 +20,7 @@ use crate::counters::Counters;
 use crate::drive::Drive;
 use crate::events::AsyncEvents;
 use crate::state::{State, settle_config};
+use crate::stream::StreamError;
 
 /// Exponent of the local ACK delay the device reports: 4.096 µs · 2^15 is 134 ms, as Linux's rxe.
 pub(crate) const LOCAL_ACK_DELAY: u8 = 15;
@@ -31,6 +33,16 @@ pub trait Progress: Send + Sync {
     /// A program polls an empty completion queue: run the driver once on this thread, unless it runs already. True if it
     /// ran.
     fn drive_inline(&self) -> bool;
+    /// Binds a listening TCP socket for an iWARP device, so that a port that is taken is refused at the call; port 0 takes a
+    /// free one. [`Command::StreamListen`](crate::Command) follows, or [`Progress::release_stream`]. Without sockets every
+    /// port is free, and the device's own table decides.
+    fn reserve_stream(&self, addr: SocketAddr) -> Result<SocketAddr, StreamError> {
+        Ok(addr)
+    }
+    /// What was reserved is not wanted.
+    fn release_stream(&self, addr: SocketAddr) {
+        let _ = addr;
+    }
 }
 
 /// How many objects of each sort a device holds.
@@ -182,6 +194,16 @@ impl Device {
     /// Its asynchronous events.
     pub fn async_events(&self) -> AsyncEvents {
         AsyncEvents { device: self.clone() }
+    }
+
+    pub(crate) fn reserve_stream(&self, addr: SocketAddr) -> Result<SocketAddr, StreamError> {
+        self.0.progress.get().map_or(Ok(addr), |progress| progress.reserve_stream(addr))
+    }
+
+    pub(crate) fn release_stream(&self, addr: SocketAddr) {
+        if let Some(progress) = self.0.progress.get() {
+            progress.release_stream(addr);
+        }
     }
 
     /// Runs the driver on this thread if it can be. True if it ran.

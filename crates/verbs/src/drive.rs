@@ -208,7 +208,7 @@ pub enum Unreachable {
 
 /// The driver's guard on a device. The module says what a driver owes.
 pub struct Drive<'a> {
-    state: Locked<'a>,
+    pub(crate) state: Locked<'a>,
 }
 
 impl<'a> Drive<'a> {
@@ -217,7 +217,7 @@ impl<'a> Drive<'a> {
     }
 
     /// Notes the time; it never runs backwards.
-    fn at(&mut self, now: Instant) -> Instant {
+    pub(crate) fn at(&mut self, now: Instant) -> Instant {
         let last = self.state.now.unwrap_or(now);
         debug_assert!(now >= last, "the driver's time ran backwards by {:?}", last - now);
         let now = now.max(last);
@@ -246,6 +246,7 @@ impl<'a> Drive<'a> {
         if self.state.cm_poll_timeout().is_some_and(|due| due <= now) {
             self.state.cm_handle_timeout(now);
         }
+        self.state.stream_timeouts(now);
         self.state.expire_routes(now);
     }
 
@@ -311,6 +312,7 @@ impl<'a> Drive<'a> {
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let (qps, cm) = (self.state.next_qp_timeout(), self.state.cm_poll_timeout());
         let route = self.state.routes.next_timeout();
-        qps.into_iter().chain(cm).chain(route).min()
+        let stream = self.state.streams.next_timeout();
+        qps.into_iter().chain(cm).chain(route).chain(stream).min()
     }
 }

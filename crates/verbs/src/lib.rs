@@ -30,6 +30,8 @@ mod route;
 pub mod rt;
 mod srq;
 mod state;
+mod stream;
+mod streams;
 mod table;
 #[cfg(test)]
 #[path = "tests/support.rs"]
@@ -44,14 +46,13 @@ mod wire_kind;
 pub use ah::{Ah, AhAttr};
 pub use cm_id::{
     ACCEPT_PRIVATE_DATA, Accepting, CONNECT_PRIVATE_DATA, Closed, CmError, CmErrorKind, CmStep, ConnParam,
-    ConnectOptions, ConnectRequest, Connecting, Connection, DatagramService, DisconnectReason, ListenOptions,
-    Listener, NextRequest, NextResolve, REJECT_PRIVATE_DATA, RESOLVE_PRIVATE_DATA, RESOLVED_PRIVATE_DATA,
-    ResolveOptions, ResolveRequest, Rested, UdListener,
+    ConnectOptions, ConnectRequest, Connecting, Connection, DatagramService, DisconnectReason,
+    IWARP_PRIVATE_DATA, ListenOptions, Listener, NextRequest, NextResolve, REJECT_PRIVATE_DATA,
+    RESOLVE_PRIVATE_DATA, RESOLVED_PRIVATE_DATA, ResolveOptions, ResolveRequest, Rested, UdListener,
 };
 pub use config::{
     AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, GidType, IcrcCheck,
-    IwarpOptions, MAX_CQE, MAX_QPS, MAX_REGISTRATION, NodeType, PortAttr, PortState, RtrKind, Wire,
-    WireFeature,
+    IwarpOptions, MAX_CQE, MAX_QPS, MAX_REGISTRATION, NodeType, PortAttr, PortState, Wire, WireFeature,
 };
 pub use counters::{Counters, DeviceCounter};
 pub use cq::{Arm, Cq, CqError, NextEvent, Wait};
@@ -65,12 +66,15 @@ pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use route::{Command, MAX_PENDING_ROUTES, Route, RouteError, RouteToken};
 pub use srq::{Srq, SrqInit};
+pub use stream::{ConnEvent, StreamError, StreamListenerId};
 
 pub use everywire_transport::cm::ib::CmCounters;
+pub use everywire_transport::cm::iwarp::{Failure as MpaFailure, MpaError};
 pub use everywire_transport::ib::{
     Completion, Counter, CqId, LocalRoute, Path, PathLink, PostError, QpAttr, QpCaps, QpEvent, QpState,
     QpType, RecvWr, Remote, SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
 };
+pub use everywire_transport::iwarp::{ConnId, Piece, Rtr, StreamBurst};
 pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};
 pub use everywire_wire::cm::{RejReason, SidrStatus};
 pub use everywire_wire::{Gid, Guid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};

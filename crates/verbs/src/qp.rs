@@ -11,6 +11,7 @@ use everywire_transport::ib::{PostError, QpAttr, QpCaps, QpConfig, QpState, QpTy
 use everywire_transport::memory::Access;
 use everywire_wire::{PKey, Qpn};
 
+use crate::any_qp::AnyQp;
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::error::{ErrorKind, PostListError, VerbsError};
@@ -85,7 +86,8 @@ impl Pd {
         let mut locked = device.lock();
         let state: &mut State = &mut locked;
         // IBTA §12.9.8.4: not a number that stray packets of its last connection may still reach.
-        let made = state.qps.insert(config, |qpn| state.cm.holds_qpn(qpn));
+        let make = |qpn| AnyQp::new(device.config(), config(qpn));
+        let made = state.qps.insert(make, |qpn| state.cm.holds_qpn(qpn));
         drop(locked);
         let max = device.limits().max_qp;
         let (_, qpn) = made.ok_or_else(|| VerbsError::full(device.name(), "max_qp", max.into()))?;

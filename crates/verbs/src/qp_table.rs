@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use everywire_transport::ib::{self, QpConfig};
+use everywire_transport::ib::QpConfig;
 use everywire_wire::Qpn;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
@@ -62,7 +62,7 @@ impl QpTable {
     /// Creates a queue pair under a fresh number that is not `held` in a time-wait; `None` if the table is full.
     pub(crate) fn insert(
         &mut self,
-        config: impl FnOnce(Qpn) -> QpConfig,
+        make: impl FnOnce(Qpn) -> AnyQp,
         held: impl Fn(Qpn) -> bool,
     ) -> Option<(u32, Qpn)> {
         for _ in 0..MAX_DRAWS {
@@ -71,8 +71,7 @@ impl QpTable {
                 self.free.push_back(slot);
                 continue;
             };
-            let entry =
-                QpEntry { qp: AnyQp::Ib(ib::Qp::new(config(qpn))), ready: false, peer: None, groups: 0 };
+            let entry = QpEntry { qp: make(qpn), ready: false, peer: None, groups: 0 };
             let place = &mut self.slots[slot as usize];
             place.qpn = qpn;
             place.entry = Some(Box::new(entry));

@@ -5,17 +5,19 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use everywire_transport::ib::PathLink;
+use everywire_transport::iwarp::ConnId;
 use everywire_wire::Mtu;
 
 use crate::config::GidType;
 use crate::device::Device;
 use crate::state::State;
+use crate::stream::StreamListenerId;
 
 /// Requests that may be open at once.
 pub const MAX_PENDING_ROUTES: usize = 1 << 16;
@@ -114,6 +116,41 @@ pub enum Command {
         gid_type: GidType,
         /// Interface index, or 0.
         scope_id: u32,
+    },
+    /// Listen for TCP connections; each is told of with [`Drive::accepted`](crate::Drive::accepted).
+    StreamListen {
+        /// The name of the listening socket from now on.
+        listener: StreamListenerId,
+        /// Address and port, as [`Progress::reserve_stream`](crate::Progress::reserve_stream) gave them.
+        addr: SocketAddr,
+        /// Requests that a program lets wait; the driver may accept more connections.
+        backlog: usize,
+    },
+    /// Stop listening.
+    StreamUnlisten {
+        /// Its name.
+        listener: StreamListenerId,
+    },
+    /// Make a TCP connection.
+    StreamConnect {
+        /// Its name from now on.
+        conn: ConnId,
+        /// From where; port 0 takes a free one.
+        src: SocketAddr,
+        /// To where.
+        dst: SocketAddr,
+        /// IPv4 TOS or IPv6 traffic class.
+        traffic_class: u8,
+    },
+    /// Say our end once everything is sent.
+    StreamClose {
+        /// Which.
+        conn: ConnId,
+    },
+    /// End a connection at once.
+    StreamReset {
+        /// Which.
+        conn: ConnId,
     },
 }
 

@@ -24,6 +24,7 @@ use crate::multicast::Group;
 use crate::qp_env::Core;
 use crate::qp_table::{MAX_QPS_WITH_PREFIX, QpEntry, QpTable};
 use crate::route::{Command, RouteToken, Routes};
+use crate::streams::Streams;
 use crate::table::Table;
 use crate::timer::Timers;
 
@@ -50,6 +51,8 @@ pub(crate) struct State {
     pub(crate) groups: BTreeMap<Group, Vec<Qpn>>,
     pub(crate) routes: Routes,
     pub(crate) cm: CmState,
+    /// TCP connections, on an iWARP device.
+    pub(crate) streams: Streams,
     /// Wraps the connection manager's MADs for QP1.
     pub(crate) gsi: Gsi,
     pub(crate) port: PortState,
@@ -86,6 +89,7 @@ impl State {
             groups: BTreeMap::new(),
             routes: Routes::default(),
             cm: CmState::new(&config, rng.next_u64()),
+            streams: Streams::default(),
             gsi: Gsi::new(Psn::new(rng.next_u32())),
             port: PortState::Active,
             rng,
@@ -117,8 +121,8 @@ impl State {
     /// Queues a command for the driver. One that undoes what the driver has not seen yet takes that back instead, so that
     /// the queue is bounded by what exists.
     pub(crate) fn command(&mut self, command: Command) {
-        let lone = matches!(command, Command::ResolveRoute { .. });
-        if !lone && let Some(undone) = self.commands.iter().rposition(|queued| command.undoes(queued)) {
+        let group = matches!(command, Command::JoinGroup { .. } | Command::LeaveGroup { .. });
+        if group && let Some(undone) = self.commands.iter().rposition(|queued| command.undoes(queued)) {
             self.commands.remove(undone);
             return;
         }
@@ -187,8 +191,12 @@ impl State {
         let slot = self.qps.slot(qpn)?;
         if attr.state == Some(ib::QpState::Reset) {
             self.keep_last_words(slot);
+            self.drop_stream(slot);
         }
         let result = self.with_slot(slot, |qp, core| qp.modify(core, attr))?;
+        if matches!(attr.state, Some(ib::QpState::Err | ib::QpState::Reset)) {
+            self.cm_qp_taken(qpn);
+        }
         let Some(entry) = self.qps.at(slot) else { return Some(result) };
         let peer = match entry.qp.config().ty {
             ib::QpType::Ud => None,
@@ -208,6 +216,7 @@ impl State {
         self.cm_qp_destroyed(qpn);
         let slot = self.qps.slot(qpn)?;
         self.keep_last_words(slot);
+        self.drop_stream(slot);
         let entry = self.qps.at(slot)?;
         entry.qp.close(&mut self.core);
         self.core.keys.forget_qp(qpn);
@@ -231,7 +240,7 @@ impl State {
 
     /// The consequences of an operation on the queue pair in `slot`; `poll` if it may have something to send now.
     #[inline]
-    fn settle(&mut self, slot: u32, poll: bool) {
+    pub(crate) fn settle(&mut self, slot: u32, poll: bool) {
         if let Some(entry) = self.qps.at(slot) {
             let deadline = entry.qp.poll_timeout();
             let newly = poll && !entry.ready;
@@ -240,6 +249,12 @@ impl State {
             self.work |= poll; // also if it waits for its turn already: the driver may have gone without giving it
             if newly {
                 self.ready.push_back(slot);
+            }
+            if let AnyQp::Iwarp(qp) = &mut entry.qp
+                && let Some(close) = qp.poll_close()
+            {
+                self.streams.note_close(slot, close);
+                self.work = true;
             }
         }
         self.wake_waiters();
@@ -271,6 +286,15 @@ impl State {
             let last = LastWords { path, segment: burst.segment_size(), bytes: burst.bytes().to_vec() };
             self.last_words.push_back(last);
             self.work = true;
+        }
+    }
+
+    /// The queue pair in `slot` has nothing to do with its TCP connection any more, which ends once the driver has sent what
+    /// it has.
+    fn drop_stream(&mut self, slot: u32) {
+        let conn = self.qps.at(slot).and_then(|entry| entry.qp.iwarp()?.conn());
+        if let (Some(now), Some(conn)) = (self.now, conn) {
+            self.stream_close(now, conn);
         }
     }
 
@@ -338,6 +362,16 @@ impl State {
             }
         }
         false
+    }
+
+    /// The next queue pair that may have something to send; it is to be settled.
+    #[inline]
+    pub(crate) fn next_ready(&mut self) -> Option<u32> {
+        let slot = self.ready.pop_front()?;
+        if let Some(entry) = self.qps.at(slot) {
+            entry.ready = false;
+        }
+        Some(slot)
     }
 
     /// When a queue pair wants to be called.

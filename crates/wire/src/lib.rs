@@ -31,6 +31,7 @@ pub mod rdmap;
 pub mod roce;
 pub mod sa;
 pub mod smp;
+pub mod tcp;
 pub mod udp;
 pub mod vcrc;
 

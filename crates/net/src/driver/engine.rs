@@ -43,7 +43,7 @@ pub(crate) struct Turn {
 
 /// A device and its sockets.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct DatagramEngine {
     /// `None` once the host is closed.
     pub(crate) device: Option<Device>,
     wire: Wire,
@@ -77,9 +77,9 @@ pub(crate) struct Engine {
     pub(crate) empty_turns: u64,
 }
 
-impl Engine {
+impl DatagramEngine {
     /// The epoll descriptor watches all sockets, level-triggered.
-    pub(crate) fn new(device: Device, wire: Wire, link: Option<Link>) -> io::Result<Engine> {
+    pub(crate) fn new(device: Device, wire: Wire, link: Option<Link>) -> io::Result<DatagramEngine> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut result = Ok(());
         wire.for_each_fd(|fd| {
@@ -93,7 +93,7 @@ impl Engine {
             tell_port_state(&device, link);
         }
         let (trains, local) = (wire.takes_trains(), wire.local);
-        Ok(Engine {
+        Ok(DatagramEngine {
             device: Some(device),
             wire,
             link,
@@ -311,6 +311,8 @@ impl Engine {
                     }
                 },
                 Command::LeaveGroup { group, .. } => self.wire.leave(group),
+                // Streams are another engine's; a device of datagrams asks for none.
+                _ => {}
             }
         }
     }

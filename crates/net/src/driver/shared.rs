@@ -7,15 +7,18 @@
 //! Nothing is missed: whoever is about to sleep says so first, then looks for work once more; whoever makes work notes it
 //! first, then looks whether somebody sleeps.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use everywire_verbs::Progress;
+use everywire_verbs::{Progress, StreamError};
 use smallvec::SmallVec;
 
-use super::engine::{Engine, Turn};
+use super::either::Engine;
+use super::engine::Turn;
+use crate::tcp::Listening;
 
 /// Who drives besides programs that poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +51,12 @@ pub(crate) struct Shared {
     base: Instant,
     /// Turns that polling programs have driven.
     inline_turns: AtomicU64,
+    /// The listening sockets of a device on TCP.
+    pub(crate) listening: Option<Arc<Listening>>,
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine) -> Shared {
+    pub(crate) fn new(engine: Engine, listening: Option<Arc<Listening>>) -> Shared {
         Shared {
             engine: Mutex::new(engine),
             mode: AtomicU8::new(Mode::Inline as u8),
@@ -61,6 +66,7 @@ impl Shared {
             wakes_at: AtomicU64::new(u64::MAX),
             base: Instant::now(),
             inline_turns: AtomicU64::new(0),
+            listening,
         }
     }
 
@@ -197,6 +203,16 @@ impl Drop for Asleep<'_> {
 }
 
 impl Progress for Shared {
+    fn reserve_stream(&self, addr: SocketAddr) -> Result<SocketAddr, StreamError> {
+        self.listening.as_ref().map_or(Ok(addr), |listening| listening.reserve(addr))
+    }
+
+    fn release_stream(&self, addr: SocketAddr) {
+        if let Some(listening) = &self.listening {
+            listening.release(addr);
+        }
+    }
+
     fn kick(&self) {
         // Work that was noted and not looked at has woken whoever slept.
         if !self.queued.swap(true, Ordering::SeqCst) && self.asleep.load(Ordering::SeqCst) > 0 {
@@ -222,7 +238,7 @@ impl Progress for Shared {
             }
         }
         if turn.progress {
-            engine.empty_turns = 0;
+            *engine.empty_turns() = 0;
             if !sleepers && turn.more {
                 // What was fed goes out with this program's next poll. If it polls no more, whoever has meanwhile looked for
                 // work for the last time must not sleep on it.
@@ -233,9 +249,10 @@ impl Progress for Shared {
             }
             return true;
         }
-        engine.empty_turns += 1;
-        let patient = engine.empty_turns < PATIENT_TURNS;
-        if engine.empty_turns % PATIENT_TURNS == 0 {
+        let empty_turns = engine.empty_turns();
+        *empty_turns += 1;
+        let (patient, look_around) = (*empty_turns < PATIENT_TURNS, *empty_turns % PATIENT_TURNS == 0);
+        if look_around {
             engine.going_idle();
         }
         drop(engine);

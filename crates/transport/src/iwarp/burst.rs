@@ -123,6 +123,12 @@ impl StreamBurst {
         }
     }
 
+    /// Empties it and puts `bytes` in, which are no FPDU: a frame of start-up, of at most [`MAX_BURST_BYTES`].
+    pub fn set(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.begin(conn);
+        self.stage(bytes.len()).copy_from_slice(bytes);
+    }
+
     /// Whether `len` more bytes fit.
     pub(super) fn admits(&self, len: usize) -> bool {
         self.len() + len <= MAX_BURST_BYTES && self.parts.len() + 2 <= MAX_BURST_PIECES

@@ -23,6 +23,7 @@ use super::param::{ConnParam, ConnectOptions};
 use super::ports::Bound;
 use super::record::{End, Key, Pending, Record, scope_of, socket_addr};
 use super::{CONNECT_PRIVATE_DATA, Call, Connection, ROUTE_TIMEOUT};
+use crate::config::Wire;
 use crate::device::Device;
 use crate::qp::Qp;
 use crate::route::{RouteError, Way};
@@ -49,29 +50,36 @@ impl Device {
 impl State {
     fn cm_connect(&mut self, device: &Device, options: &ConnectOptions) -> Result<Key, CmErrorKind> {
         let ConnectOptions { dst, src, ref qp, ref param, traffic_class, timeout } = *options;
-        check_private("connection request", CONNECT_PRIVATE_DATA, &param.private_data)?;
+        let limit = self.private_limit(CONNECT_PRIVATE_DATA);
+        check_private("connection request", limit, &param.private_data)?;
         self.cm_check_qp(device, qp)?;
         let src_ip = src.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());
         if let (Some(src), Some(ip)) = (src, src_ip) {
             self.cm_check_address(ip, scope_of(src))?;
         }
         let token = self.resolve_for_cm(dst.ip(), scope_of(dst), src_ip).map_err(CmErrorKind::Route)?;
-        let port = src.map_or(0, |src| src.port());
-        let Some(bound) = self.cm.tcp.bind(src_ip, port, &mut self.rng) else {
-            self.withdraw_route(token);
-            return Err(CmErrorKind::AddressInUse);
-        };
+        let mut port = src.map_or(0, |src| src.port());
+        let mut bound = None;
+        // Over iWARP the port is TCP's own.
+        if self.config.wire != Wire::Iwarp {
+            bound = self.cm.tcp.bind(src_ip, port, &mut self.rng);
+            let Some(bound) = bound else {
+                self.withdraw_route(token);
+                return Err(CmErrorKind::AddressInUse);
+            };
+            port = bound.port;
+        }
         if let Err(kind) = self.cm_to_init(qp, param) {
             self.withdraw_route(token);
-            self.cm.tcp.release(bound);
+            bound.inspect(|&bound| self.cm.tcp.release(bound));
             return Err(kind);
         }
-        let local = SocketAddr::new(src_ip.unwrap_or(unspecified(dst.ip())), bound.port);
+        let local = SocketAddr::new(src_ip.unwrap_or(unspecified(dst.ip())), port);
         let mut record = Record::new(CmStep::ResolveRoute, qp.ty(), local, dst);
         record.qpn = Some(qp.qpn());
         record.ours =
             ConnParam { srq: qp.srq().is_some(), ..param.clone().limited(self.config.limits.max_qp_rd_atom) };
-        record.bound = Some(bound);
+        record.bound = bound;
         record.pending = Some(Pending { token, traffic_class });
         record.millis = timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         let key = self.cm.records.insert(record);
@@ -108,6 +116,9 @@ impl State {
         if let Some(comm) = self.cm.records.take_comm(key) {
             self.cm_call(Call::Abandon(comm));
         }
+        if let Some(conn) = self.cm.records.get_mut(key).and_then(|record| record.conn.take()) {
+            self.cm_call(Call::AbandonStream(conn));
+        }
         self.cm_end(key, End::Failed(CmErrorKind::Deadline { millis }));
     }
 
@@ -120,8 +131,13 @@ impl State {
         answer: Result<Way, RouteError>,
     ) {
         self.cm.records.disarm(key);
-        let sent =
-            answer.map_err(CmErrorKind::Route).and_then(|way| self.cm_send_req(now, key, pending, &way));
+        let sent = answer.map_err(CmErrorKind::Route).and_then(|way| match self.config.wire {
+            Wire::Iwarp => {
+                self.mpa_dial(key, pending.traffic_class, &way);
+                Ok(())
+            }
+            _ => self.cm_send_req(now, key, pending, &way),
+        });
         if let Err(kind) = sent {
             return self.cm_end(key, End::Failed(kind));
         }

@@ -61,7 +61,8 @@ impl Connection {
         self.0.local
     }
 
-    /// The peer program's private data: 56 bytes from one that connected, 196 from one that accepted, zeros at the end.
+    /// The peer program's private data: 56 bytes from one that connected, 196 from one that accepted, zeros at the end; over
+    /// iWARP exactly what it gave.
     pub fn private_data(&self) -> &[u8] {
         &self.0.peers.private_data
     }
@@ -83,6 +84,7 @@ impl Connection {
         if let Some(record) = state.cm.records.get(self.0.key)
             && record.end.is_none()
         {
+            state.cm_qp_taken(self.0.qp.qpn());
             state.cm_fail_qp(Some(self.0.qp.qpn()));
             state.cm_call(Call::Disconnect(self.0.key));
         }

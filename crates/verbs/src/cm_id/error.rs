@@ -6,11 +6,13 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use everywire_transport::cm::ib::{CmCallError, DisconnectCause};
+use everywire_transport::cm::iwarp::{Failure, MpaError};
 use everywire_wire::cm::{RejReason, SidrStatus};
 
 use crate::config::DeviceConfig;
 use crate::error::VerbsError;
 use crate::route::RouteError;
+use crate::stream::StreamError;
 
 /// What was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +76,15 @@ pub enum CmErrorKind {
         /// The time given, in milliseconds.
         millis: u64,
     },
+    /// The TCP connection below an iWARP connection could not be made, or ended.
+    #[error("{0}")]
+    Stream(StreamError),
+    /// The exchange of MPA's start-up frames failed.
+    #[error("{0}")]
+    Mpa(Failure),
+    /// Our own start-up frame could not be made.
+    #[error("{0}")]
+    MpaRefused(MpaError),
     /// The network reports that nobody is there.
     #[error("the network reports that the peer cannot be reached")]
     Unreachable,
@@ -120,6 +131,15 @@ pub enum CmErrorKind {
     /// The connection manager refused.
     #[error("{0}")]
     Refused(CmCallError),
+}
+
+impl From<StreamError> for CmErrorKind {
+    fn from(error: StreamError) -> CmErrorKind {
+        match error {
+            StreamError::AddressInUse => CmErrorKind::AddressInUse,
+            error => CmErrorKind::Stream(error),
+        }
+    }
 }
 
 /// A failed attempt to listen, connect, accept or resolve.
@@ -193,6 +213,11 @@ impl CmError {
                 110
             }
             CmErrorKind::Unreachable | CmErrorKind::Route(_) => 113,
+            CmErrorKind::Stream(error) => error.errno(),
+            CmErrorKind::Mpa(Failure::Timeout { .. }) => 110,
+            CmErrorKind::Mpa(Failure::Closed { .. }) => 104,
+            CmErrorKind::Mpa(_) => 71,
+            CmErrorKind::MpaRefused(_) => 22,
             CmErrorKind::Superseded | CmErrorKind::Closed(_) => 104,
             CmErrorKind::AddressInUse => 98,
             CmErrorKind::NotOurAddress { .. } => 99,
@@ -251,6 +276,10 @@ pub enum DisconnectReason {
     Stale,
     /// The peer rejected the established connection.
     Rejected(RejReason),
+    /// The TCP connection below it is gone.
+    Stream(StreamError),
+    /// A TERMINATE message ended it, of this side or of the peer (RFC 5040 §4.8); completions and events say more.
+    Terminated,
 }
 
 impl DisconnectReason {
@@ -281,6 +310,8 @@ impl fmt::Display for DisconnectReason {
             DisconnectReason::TimedOut => f.write_str("disconnected, and the peer never answered"),
             DisconnectReason::Stale => f.write_str("the peer was restarted"),
             DisconnectReason::Rejected(reason) => write!(f, "the peer rejected it: {reason}"),
+            DisconnectReason::Stream(error) => write!(f, "{error}"),
+            DisconnectReason::Terminated => f.write_str("terminated for an error of either side"),
         }
     }
 }

@@ -21,7 +21,7 @@ const DEFAULT_RNR_TIMER: u8 = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
     /// What the programs tell each other: at most 56 bytes in a request, 196 in an acceptance. Received ones always have
-    /// full length, padded with zeros.
+    /// full length, padded with zeros. Over iWARP at most 508 bytes, and received as given.
     pub private_data: Vec<u8>,
     /// READs and atomics that the other side may have outstanding here.
     pub responder_resources: u8,

@@ -20,16 +20,38 @@ use super::active::bound_addr;
 use super::error::{CmError, CmErrorKind, CmStep};
 use super::param::{ConnParam, ListenOptions};
 use super::ports::Bound;
-use super::record::{Key, Record, ends, scope_of};
+use super::record::{Key, Record, ends, scope_of, socket_addr};
 use super::request::ConnectRequest;
+use crate::config::Wire;
 use crate::device::Device;
+use crate::route::Command;
 use crate::state::State;
-use crate::waker::{WakerKey, WakerSet};
+use crate::stream::StreamListenerId;
+use crate::waker::{WakerKey, WakerSet, Wakers};
 
 /// Requests that wait for a program to take them.
 pub(super) struct Queue {
     waiting: VecDeque<Key>,
+    /// How many may wait.
+    backlog: usize,
     wakers: WakerSet,
+}
+
+impl Queue {
+    fn new(backlog: usize) -> Queue {
+        Queue { waiting: VecDeque::new(), backlog, wakers: WakerSet::default() }
+    }
+
+    /// Whether no more may wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= self.backlog
+    }
+
+    /// One more waits.
+    pub(super) fn add(&mut self, key: Key, wakes: &mut Wakers) {
+        self.waiting.push_back(key);
+        self.wakers.drain_into(wakes);
+    }
 }
 
 /// A listener. Cheap to clone; the last handle stops listening, and requests nobody has taken are rejected.
@@ -46,7 +68,10 @@ struct ListenerInner {
 impl Drop for ListenerInner {
     fn drop(&mut self) {
         let mut state = self.device.lock();
-        state.cm.engine.unlisten(self.id);
+        match state.config.wire {
+            Wire::Iwarp => state.command(Command::StreamUnlisten { listener: StreamListenerId(self.id.0) }),
+            _ => state.cm.engine.unlisten(self.id),
+        }
         state.cm.tcp.release(self.bound);
         if let Some(mut queue) = state.cm.listeners.remove(&self.id) {
             for key in queue.waiting {
@@ -60,22 +85,58 @@ impl Drop for ListenerInner {
 impl Device {
     /// Listens for connections. Port 0 takes a free one; an unspecified address means all of the device's.
     pub fn listen(&self, addr: SocketAddr, options: ListenOptions) -> Result<Listener, CmError> {
-        let mut state = self.lock();
-        match state.cm_listen(addr, PortSpace::TCP, options.backlog) {
+        let listened = match self.wire() {
+            Wire::Iwarp => self.listen_stream(addr, options.backlog),
+            _ => self.listen_service(addr, options.backlog),
+        };
+        match listened {
             Ok((id, bound)) => {
-                state
-                    .cm
-                    .listeners
-                    .insert(id, Queue { waiting: VecDeque::new(), wakers: WakerSet::default() });
-                drop(state);
                 let local = bound_addr(bound, scope_of(addr));
                 Ok(Listener(Arc::new(ListenerInner { device: self.clone(), id, bound, local })))
             }
-            Err(kind) => {
-                drop(state);
-                Err(CmError::new(self.config(), CmStep::Listen, Some(addr), None, kind))
-            }
+            Err(kind) => Err(CmError::new(self.config(), CmStep::Listen, Some(addr), None, kind)),
         }
+    }
+}
+
+impl Device {
+    /// Listens for messages of InfiniBand's connection manager.
+    fn listen_service(&self, addr: SocketAddr, backlog: usize) -> Result<(ListenerId, Bound), CmErrorKind> {
+        let mut state = self.lock();
+        let (id, bound) = state.cm_listen(addr, PortSpace::TCP, backlog)?;
+        state.cm.listeners.insert(id, Queue::new(backlog));
+        Ok((id, bound))
+    }
+
+    /// Binds a TCP socket of the driver, if it has sockets, and takes the port in the device's own table, where the driver
+    /// is a simulator.
+    fn listen_stream(&self, addr: SocketAddr, backlog: usize) -> Result<(ListenerId, Bound), CmErrorKind> {
+        let ip = Some(addr.ip()).filter(|ip| !ip.is_unspecified());
+        let socket = {
+            let state = self.lock();
+            if let Some(ip) = ip {
+                state.cm_check_address(ip, scope_of(addr))?;
+            }
+            // A wildcard means the device's address: others of this host may be other devices'.
+            let gid = state.config.gids.iter().find(|gid| gid.ip.is_ipv4() == addr.is_ipv4());
+            let gid = gid.or(state.config.gids.first());
+            let bind = ip.or(gid.map(|gid| gid.ip)).unwrap_or(addr.ip());
+            let scope = gid.map_or(0, |gid| gid.scope_id).max(scope_of(addr));
+            socket_addr(bind, addr.port(), scope)
+        };
+        let socket = self.reserve_stream(socket).map_err(CmErrorKind::from)?;
+        let mut state = self.lock();
+        let state: &mut State = &mut state;
+        let Some(bound) = state.cm.tcp.bind(ip, socket.port(), &mut state.rng) else {
+            self.release_stream(socket);
+            return Err(CmErrorKind::AddressInUse);
+        };
+        let addr = socket_addr(socket.ip(), bound.port, scope_of(socket));
+        state.cm.last_stream_listener += 1;
+        let id = ListenerId(state.cm.last_stream_listener);
+        state.cm.listeners.insert(id, Queue::new(backlog));
+        state.command(Command::StreamListen { listener: StreamListenerId(id.0), addr, backlog });
+        Ok((id, bound))
     }
 }
 
@@ -203,8 +264,7 @@ impl State {
             // The listener has just gone.
             return self.cm.engine.abandon(now, id);
         };
-        queue.waiting.push_back(self.cm.records.insert(record));
-        queue.wakers.drain_into(&mut self.core.wakes);
+        queue.add(self.cm.records.insert(record), &mut self.core.wakes);
     }
 
     fn cm_next_request(&mut self, device: &Device, id: ListenerId) -> Option<ConnectRequest> {

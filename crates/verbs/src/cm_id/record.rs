@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use everywire_transport::cm::ib::{CommId, ListenerId, SidrAnswer};
 use everywire_transport::ib::QpType;
+use everywire_transport::iwarp::ConnId;
 use everywire_transport::mad::MadPath;
 use everywire_wire::Qpn;
 
@@ -42,6 +43,10 @@ pub(crate) struct Pending {
 pub(crate) struct Record {
     pub step: CmStep,
     pub comm: Option<CommId>,
+    /// The TCP connection, over iWARP.
+    pub conn: Option<ConnId>,
+    /// The program has asked for its end.
+    pub leaving: bool,
     /// The queue pair, once given.
     pub qpn: Option<Qpn>,
     pub ty: QpType,
@@ -76,6 +81,8 @@ impl Record {
         Record {
             step,
             comm: None,
+            conn: None,
+            leaving: false,
             qpn: None,
             ty,
             local,

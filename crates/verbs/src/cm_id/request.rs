@@ -72,7 +72,7 @@ impl ConnectRequest {
         self.ty
     }
 
-    /// The peer program's private data: 56 bytes, zeros at the end.
+    /// The peer program's private data: 56 bytes, zeros at the end; over iWARP exactly what it gave.
     pub fn private_data(&self) -> &[u8] {
         &self.param.private_data
     }
@@ -107,9 +107,10 @@ impl ConnectRequest {
         self.reject_with(RejReason::ConsumerReject, private_data)
     }
 
-    /// Rejects with one of the standard's reasons.
+    /// Rejects with one of the standard's reasons. Over iWARP there is only one: the peer sees reason 28.
     pub fn reject_with(mut self, reason: RejReason, private_data: &[u8]) -> Result<(), CmError> {
-        if let Err(kind) = check_private("rejection", REJECT_PRIVATE_DATA, private_data) {
+        let limit = self.device.lock().private_limit(REJECT_PRIVATE_DATA);
+        if let Err(kind) = check_private("rejection", limit, private_data) {
             // Dropped, and so rejected without the data.
             let (local, peer) = (Some(self.local), Some(self.peer));
             return Err(CmError::new(self.device.config(), CmStep::Accept, local, peer, kind));
@@ -119,6 +120,10 @@ impl ConnectRequest {
         // Without an id the peer has gone, and nobody is there to be rejected.
         if let Some(comm) = state.cm.records.take_comm(self.key) {
             state.cm_call(Call::Reject { comm, reason, private_data: private_data.to_vec() });
+        }
+        let conn = state.cm.records.get_mut(self.key).and_then(|record| record.conn.take());
+        if let Some(conn) = conn {
+            state.cm_call(Call::RejectStream { conn, private_data: private_data.to_vec() });
         }
         state.cm_release(self.key);
         Ok(())
@@ -152,7 +157,7 @@ impl State {
         qp: &Qp,
         param: ConnParam,
     ) -> Result<(), CmErrorKind> {
-        check_private("acceptance", ACCEPT_PRIVATE_DATA, &param.private_data)?;
+        check_private("acceptance", self.private_limit(ACCEPT_PRIVATE_DATA), &param.private_data)?;
         let record = self.cm.records.get(key).ok_or(CmErrorKind::NotAnsweredInTime)?;
         if let Some(end) = &record.end {
             return Err(match end {
@@ -164,9 +169,19 @@ impl State {
             let what = format!("{qp:?} cannot accept a request for {}", record.ty.name());
             return Err(CmErrorKind::Qp(what));
         }
-        let comm = record.comm.ok_or(CmErrorKind::NotAnsweredInTime)?;
+        let (comm, stream) = (record.comm, record.conn.is_some());
         self.cm_check_qp(device, qp)?;
         let ours = ConnParam { srq: qp.srq().is_some(), ..param.limited(self.config.limits.max_qp_rd_atom) };
+        if stream {
+            self.cm_to_init(qp, &ours)?;
+            self.cm.records.set_qpn(key, qp.qpn());
+            if let Some(record) = self.cm.records.get_mut(key) {
+                record.ours = ours;
+            }
+            self.cm_call(Call::AcceptStream(key));
+            return Ok(());
+        }
+        let comm = comm.ok_or(CmErrorKind::NotAnsweredInTime)?;
         let accept = AcceptParams {
             qpn: qp.qpn(),
             responder_resources: ours.responder_resources,

@@ -127,6 +127,7 @@ impl Net {
                     }
                     Command::JoinGroup { group, .. } => drop(self.groups[index].insert(group)),
                     Command::LeaveGroup { group, .. } => drop(self.groups[index].remove(&group)),
+                    _ => {}
                 }
             }
         }

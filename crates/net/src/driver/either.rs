@@ -1,0 +1,78 @@
+//! The engine of either sort of device, under one name: datagrams and frames, or TCP streams.
+
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use super::engine::{DatagramEngine, Turn};
+use super::streams::StreamEngine;
+use crate::udp::PortCounters;
+
+/// A device and its sockets.
+#[derive(Debug)]
+pub(crate) enum Engine {
+    /// Datagrams: RoCE.
+    Datagrams(Box<DatagramEngine>),
+    /// TCP streams: iWARP.
+    Streams(Box<StreamEngine>),
+}
+
+impl Engine {
+    /// Readable when a socket has something.
+    pub(crate) fn epoll(&self) -> BorrowedFd<'_> {
+        match self {
+            Engine::Datagrams(engine) => engine.epoll(),
+            Engine::Streams(engine) => engine.epoll(),
+        }
+    }
+
+    /// When the next turn is due though nothing arrives.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Engine::Datagrams(engine) => engine.deadline(),
+            Engine::Streams(engine) => engine.deadline(),
+        }
+    }
+
+    /// What happened to datagrams at its sockets.
+    pub(crate) fn counters(&self) -> PortCounters {
+        match self {
+            Engine::Datagrams(engine) => engine.counters(),
+            Engine::Streams(_) => PortCounters::default(),
+        }
+    }
+
+    /// One turn; see [`DatagramEngine::turn`].
+    #[inline]
+    pub(crate) fn turn(&mut self, queued: bool, comes_again: bool) -> Turn {
+        match self {
+            Engine::Datagrams(engine) => engine.turn(queued, comes_again),
+            Engine::Streams(engine) => engine.turn(queued),
+        }
+    }
+
+    /// Turns of polling programs in a row that found nothing.
+    #[inline]
+    pub(crate) fn empty_turns(&mut self) -> &mut u64 {
+        match self {
+            Engine::Datagrams(engine) => &mut engine.empty_turns,
+            Engine::Streams(engine) => &mut engine.empty_turns,
+        }
+    }
+
+    /// Nothing else to do: the moment for what can wait. True if that made work: no sleeping then.
+    pub(crate) fn going_idle(&mut self) -> bool {
+        match self {
+            Engine::Datagrams(engine) => engine.going_idle(),
+            Engine::Streams(engine) => engine.going_idle(),
+        }
+    }
+
+    /// The host is closed.
+    pub(crate) fn shut_down(&mut self) {
+        match self {
+            Engine::Datagrams(engine) => engine.device = None,
+            Engine::Streams(engine) => engine.shut_down(),
+        }
+    }
+}

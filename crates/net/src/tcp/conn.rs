@@ -1,0 +1,174 @@
+//! One TCP connection of a device: connecting, writing bursts, ending.
+//!
+//! A burst goes out with one sendmsg, however many FPDUs it has. What the socket does not take waits here, in the order it
+//! came, and the connection is watched for room; nothing is kept otherwise.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use everywire_verbs::{Piece, StreamBurst};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
+use smallvec::SmallVec;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Pieces of a burst that one system call takes (UIO_MAXIOV).
+const MAX_PIECES: usize = 1024;
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// TCP's handshake runs.
+    Connecting,
+    /// Bytes flow.
+    Open,
+    /// Our end is to be said once everything is written, or has been said.
+    Ending,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) fd: OwnedFd,
+    pub(super) stage: Stage,
+    /// The peer has said its end.
+    pub(super) eof: bool,
+    /// Watched for room to write.
+    pub(super) watched_for_room: bool,
+    waiting: VecDeque<Waiting>,
+}
+
+/// A burst and how much of it is written.
+#[derive(Debug)]
+struct Waiting {
+    burst: StreamBurst,
+    done: usize,
+}
+
+impl Conn {
+    pub(super) fn new(fd: OwnedFd, stage: Stage) -> Conn {
+        Conn { fd, stage, eof: false, watched_for_room: false, waiting: VecDeque::new() }
+    }
+
+    /// Begins to connect.
+    pub(super) fn dial(src: SocketAddr, dst: SocketAddr, traffic_class: u8) -> io::Result<Conn> {
+        let socket =
+            Socket::new(Domain::for_address(dst), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        if src.port() == 0 {
+            // The port is chosen when the destination is known too, so that there are more connections than ports.
+            let _ = sockopt_bind_no_port(socket.as_fd());
+        }
+        if traffic_class != 0 {
+            match dst {
+                SocketAddr::V4(_) => socket.set_tos_v4(u32::from(traffic_class))?,
+                SocketAddr::V6(_) => socket.set_tclass_v6(u32::from(traffic_class))?,
+            }
+        }
+        socket.bind(&src.into())?;
+        match socket.connect(&dst.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Conn::new(socket.into(), Stage::Connecting))
+    }
+
+    /// Whether everything that was given is written.
+    pub(super) fn is_drained(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Writes a burst, behind what waits. `Ok(n)`: the socket took `n` bytes now; `burst` has been emptied if it took all,
+    /// else it has been kept, and replaced by an empty one.
+    pub(super) fn write(&mut self, burst: &mut StreamBurst) -> io::Result<usize> {
+        let written = if self.waiting.is_empty() { self.send(burst, 0)? } else { 0 };
+        if written < burst.len() {
+            let burst = std::mem::take(burst);
+            self.waiting.push_back(Waiting { burst, done: written });
+        }
+        Ok(written)
+    }
+
+    /// Writes what waits; how much the socket took.
+    pub(super) fn flush(&mut self) -> io::Result<usize> {
+        let mut total = 0;
+        while let Some(mut first) = self.waiting.pop_front() {
+            let written = self.send(&first.burst, first.done)?;
+            total += written;
+            first.done += written;
+            if first.done < first.burst.len() {
+                self.waiting.push_front(first);
+                break;
+            }
+        }
+        Ok(total)
+    }
+
+    /// Sends a burst from `skip` on, until it is out or the socket is full.
+    fn send(&self, burst: &StreamBurst, skip: usize) -> io::Result<usize> {
+        let mut done = skip;
+        while done < burst.len() {
+            let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+            let mut at = 0;
+            for piece in burst.pieces() {
+                let end = at + piece.len();
+                if end > done && slices.len() < MAX_PIECES {
+                    slices.push(IoSlice::new(&bytes_of(&piece)[done.saturating_sub(at)..]));
+                }
+                at = end;
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let sent = match &slices[..] {
+                [one] => rustix::net::send(&self.fd, one, flags),
+                many => rustix::net::sendmsg(&self.fd, many, &mut SendAncillaryBuffer::default(), flags),
+            };
+            match sent {
+                Ok(sent) => done += sent,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done - skip)
+    }
+
+    /// Says our end.
+    pub(super) fn shut(&self) {
+        // A connection that is gone already says so when it is read.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+    }
+
+    /// Resets it when it is dropped.
+    pub(super) fn reset_on_drop(&self) {
+        let _ = sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
+    }
+
+    /// The largest segment, in bytes.
+    pub(super) fn mss(&self) -> usize {
+        mss(self.fd.as_fd())
+    }
+}
+
+/// The bytes of a piece, for a system call only.
+fn bytes_of<'a>(piece: &Piece<'a>) -> &'a [u8] {
+    match *piece {
+        Piece::Bytes(bytes) => bytes,
+        // SAFETY: the burst holds the pin, which keeps `len` bytes at `as_ptr` mapped. The program and peers may write them
+        // meanwhile, as RDMA allows; the slice goes to the kernel's copy alone and is never read here.
+        Piece::Pinned(pin) => unsafe { std::slice::from_raw_parts(pin.as_ptr(), pin.len()) },
+    }
+}
+
+/// The largest segment of a connected socket, in bytes; the least that IPv4 promises where the kernel does not tell.
+pub(super) fn mss(fd: BorrowedFd<'_>) -> usize {
+    crate::sockopt::get_int(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).map_or(536, |mss| mss.max(0) as usize)
+}
+
+const IP_BIND_ADDRESS_NO_PORT: libc::c_int = 24;
+
+fn sockopt_bind_no_port(fd: BorrowedFd<'_>) -> io::Result<()> {
+    crate::sockopt::set(fd, libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+}

@@ -1,0 +1,134 @@
+//! The driving contract of byte streams: what a driver with TCP owes an iWARP device, beside what `drive` says.
+//!
+//! - **Commands** of streams ([`Command::StreamConnect`](crate::Command) and its like) are carried out once
+//!   [`Drive::poll_stream`] has said false, so that what a connection had to say is ahead of its end.
+//! - **In**: [`Drive::accepted`] for a connection that a listening socket took, [`Drive::stream_event`] for what happens to
+//!   one, [`Drive::handle_stream`] for its bytes, in order, in pieces of any length.
+//! - **Out**: [`Drive::poll_stream`] until false, each time bytes of one connection. What its socket does not take the driver
+//!   keeps and sends later; it reports every byte that the socket took with [`ConnEvent::Written`]. Queue pairs bound what
+//!   they have outstanding, so that the driver holds little.
+//! - After [`Command::StreamClose`](crate::Command) the driver sends what it has, ends its direction, and still tells of the
+//!   peer's end ([`ConnEvent::Eof`] or [`ConnEvent::Reset`]), after which the connection is forgotten on both sides. After
+//!   [`Command::StreamReset`](crate::Command) and [`ConnEvent::Failed`] it is forgotten at once.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use everywire_transport::iwarp::{ConnId, StreamBurst};
+
+use crate::drive::Drive;
+
+/// Names a listening socket of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamListenerId(pub u32);
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnEvent {
+    /// [`Command::StreamConnect`](crate::Command) has succeeded.
+    Connected {
+        /// Our address and port.
+        local: SocketAddr,
+        /// The largest segment, in bytes (TCP's effective MSS).
+        mss: usize,
+    },
+    /// It could not be made.
+    Failed(StreamError),
+    /// The socket took so many bytes of what [`Drive::poll_stream`] gave.
+    Written(usize),
+    /// The peer has sent its last byte.
+    Eof,
+    /// It is gone: reset by the peer, or given up by TCP.
+    Reset(StreamError),
+}
+
+/// Why a TCP connection or listening socket is not to be had, or is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// Nobody listens there (ECONNREFUSED).
+    #[error("the peer refused the TCP connection: nobody listens on that port")]
+    Refused,
+    /// TCP got no answer (ETIMEDOUT).
+    #[error("TCP got no answer from the peer")]
+    TimedOut,
+    /// No way to the peer (EHOSTUNREACH, ENETUNREACH).
+    #[error("the network reports that the peer cannot be reached")]
+    Unreachable,
+    /// The connection was reset (ECONNRESET, EPIPE).
+    #[error("the TCP connection was reset by the peer")]
+    Reset,
+    /// Somebody has that address and port (EADDRINUSE).
+    #[error("the TCP address and port are in use")]
+    AddressInUse,
+    /// Not to be bound here (EADDRNOTAVAIL, EACCES).
+    #[error("the TCP address and port cannot be bound (errno {0})")]
+    NotBound(i32),
+    /// Anything else.
+    #[error("the system answered with errno {0}")]
+    System(i32),
+}
+
+impl StreamError {
+    /// From the system's number.
+    pub fn from_errno(errno: i32) -> StreamError {
+        match errno {
+            111 => StreamError::Refused,
+            110 => StreamError::TimedOut,
+            113 | 101 => StreamError::Unreachable,
+            104 | 32 => StreamError::Reset,
+            98 => StreamError::AddressInUse,
+            99 | 13 => StreamError::NotBound(errno),
+            errno => StreamError::System(errno),
+        }
+    }
+
+    /// The system's number, positive.
+    pub fn errno(self) -> i32 {
+        match self {
+            StreamError::Refused => 111,
+            StreamError::TimedOut => 110,
+            StreamError::Unreachable => 113,
+            StreamError::Reset => 104,
+            StreamError::AddressInUse => 98,
+            StreamError::NotBound(errno) | StreamError::System(errno) => errno,
+        }
+    }
+}
+
+impl Drive<'_> {
+    /// A listening socket took a connection; `mss` is its largest segment in bytes. `None`: the device takes no more that
+    /// have not introduced themselves, and the driver resets it.
+    #[must_use = "a connection that is not taken must be reset"]
+    pub fn accepted(
+        &mut self,
+        now: Instant,
+        listener: StreamListenerId,
+        local: SocketAddr,
+        peer: SocketAddr,
+        mss: usize,
+    ) -> Option<ConnId> {
+        let now = self.at(now);
+        self.state.stream_accepted(now, listener, local, peer, mss)
+    }
+
+    /// Something happened to a connection. One that is known no more is ignored.
+    pub fn stream_event(&mut self, now: Instant, conn: ConnId, event: ConnEvent) {
+        let now = self.at(now);
+        self.state.stream_happened(now, conn, event);
+    }
+
+    /// Bytes of a connection arrived, in order.
+    #[inline]
+    pub fn handle_stream(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        let now = self.at(now);
+        self.state.stream_bytes(now, conn, bytes);
+    }
+
+    /// Fills `out` with bytes of the next connection that has some; false if none has now.
+    #[inline]
+    pub fn poll_stream(&mut self, now: Instant, out: &mut StreamBurst) -> bool {
+        let now = self.at(now);
+        self.state.next_stream(now, out)
+    }
+}
