@@ -202,13 +202,11 @@ impl Responder {
         packet: &RocePacket<'_>,
     ) -> Result<(), Refusal> {
         let Some(eth) = packet.atomic_eth else { return Err(Refusal::INVALID) };
+        check_offered(sh, Access::REMOTE_ATOMIC)?;
         self.check_responder_resources(sh)?;
         // IBTA §9.4.5: the address is a multiple of eight.
         if !eth.va.is_multiple_of(8) {
             return Err(Refusal::INVALID);
-        }
-        if !sh.access.contains(Access::REMOTE_ATOMIC) {
-            return Err(Refusal::ACCESS);
         }
         let op = if packet.bth.opcode == Opcode::RC_COMPARE_SWAP {
             AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_add }
@@ -232,18 +230,22 @@ impl Responder {
     }
 }
 
-/// A request's R_Key against the queue pair's own permission and the key table. Length 0 is never checked.
+/// Whether the queue pair takes this kind of request at all, of whatever length. IBTA table 57: one that it is not set up
+/// for is an unsupported opcode, not a matter of keys.
+fn check_offered(sh: &Shared, need: Access) -> Result<(), Refusal> {
+    if sh.access.contains(need) { Ok(()) } else { Err(Refusal::INVALID) }
+}
+
+/// A request's R_Key against the queue pair's own permission and the key table. The key of length 0 is never checked.
 pub(super) fn check_remote<E: QpEnv>(
     sh: &Shared,
     env: &mut E,
     reth: &Reth,
     need: Access,
 ) -> Result<(), Refusal> {
+    check_offered(sh, need)?;
     if reth.length == 0 {
         return Ok(());
-    }
-    if !sh.access.contains(need) {
-        return Err(Refusal::ACCESS);
     }
     let at = access(sh, reth.rkey, reth.va, u64::from(reth.length), need);
     env.memory().check_remote(&at).map_err(|_| Refusal::ACCESS)

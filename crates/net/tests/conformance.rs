@@ -1,0 +1,84 @@
+//! The conformance suite on real sockets: every wire that this machine lets us open, with every way to drive a device.
+//!
+//! A wire is a line of `WIRES`, a way to drive one of `Driver::ALL`. Addresses are 127.x of this process, so that several test
+//! processes do not meet.
+
+#[path = "conformance/local.rs"]
+mod local;
+
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use everywire_conformance::{Matrix, Pair, Plan, Report, run};
+use everywire_net::{Host, OpenOptions, TokioRt, block_on};
+use local::LocalRt;
+
+/// A way to drive devices.
+#[derive(Clone, Copy, Debug)]
+enum Driver {
+    /// A background thread each.
+    Thread,
+    /// A task each on the runtime of the program.
+    Task,
+    /// Nobody but whoever waits or polls.
+    Inline,
+}
+
+impl Driver {
+    const ALL: [Driver; 3] = [Driver::Thread, Driver::Task, Driver::Inline];
+}
+
+/// A wire: its name in the matrix, and the name of a device at an address.
+struct Wire {
+    name: &'static str,
+    device: fn(IpAddr) -> String,
+}
+
+const WIRES: &[Wire] = &[Wire { name: "RoCE v2", device: |ip| format!("rocev2:{ip}") }];
+
+/// An address of 127.0.0.0/8 that no other test of this process uses, and hardly one of another process.
+fn loopback() -> IpAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let pid = std::process::id();
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    IpAddr::V4(Ipv4Addr::new(127, 0x60 | (pid >> 8) as u8 & 0x1f, pid as u8, n))
+}
+
+fn conform(wire: &Wire, driver: Driver) -> Report {
+    let open = || Host::open(&(wire.device)(loopback()), &OpenOptions::default()).unwrap();
+    let (a, b) = (open(), open());
+    let (device_a, device_b) = (a.device().clone(), b.device().clone());
+    let tokio = TokioRt::new().unwrap();
+    match driver {
+        Driver::Thread => [&a, &b].iter().for_each(|host| host.spawn_thread().unwrap()),
+        Driver::Task => [&a, &b].iter().for_each(|host| host.run(&tokio).unwrap()),
+        Driver::Inline => {}
+    }
+    let b = RefCell::new(Some(b));
+    let pair = Pair {
+        group: Err("Linux's loopback interface has no multicast"),
+        kill: Ok(Rc::new(move || drop(b.borrow_mut().take()))),
+        ..Pair::new(&device_a, &device_b)
+    };
+    let plan = Plan { thin: 2, ..Plan::default() };
+    match driver {
+        Driver::Task => tokio.block_on(run(pair, tokio.handle(), plan)),
+        Driver::Thread | Driver::Inline => {
+            let local = LocalRt::new();
+            block_on(local.run(run(pair, local.handle(), plan)))
+        }
+    }
+}
+
+#[test]
+fn every_wire_with_every_driver() {
+    let mut matrix = Matrix::default();
+    for wire in WIRES {
+        for driver in Driver::ALL {
+            matrix.add(format!("{} {driver:?}", wire.name), conform(wire, driver));
+        }
+    }
+    matrix.judge();
+}

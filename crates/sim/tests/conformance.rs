@@ -1,0 +1,76 @@
+//! The conformance suite in virtual time: every wire of the table, on a clean link and on one that loses packets.
+//!
+//! A wire is a row of `RUNS`. `EVERYWIRE_SEED` replays a run with another seed.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use everywire_conformance::{Matrix, Pair, Plan, Report, run};
+use everywire_fabric::faults::{Faults, Ppm};
+use everywire_fabric::link::LinkParams;
+use everywire_sim::{HostConfig, World};
+
+/// What is between the two hosts.
+struct Run {
+    name: &'static str,
+    /// The hosts' addresses.
+    ips: [&'static str; 2],
+    /// Packets lost on purpose, of a million.
+    loss: u32,
+}
+
+const CLEAN: &[Run] = &[Run { name: "RoCE v2 sim", ips: ["10.0.0.1", "10.0.0.2"], loss: 0 }];
+
+const LOSSY: &[Run] = &[Run { name: "RoCE v2 sim 1 % loss", ips: ["fd00::1", "fd00::2"], loss: 10_000 }];
+
+/// Bytes that wait in a port: more than the longest message, which unreliable connections send all at once.
+const QUEUE: usize = 8 << 20;
+/// More than the retries of any attempt take, all together.
+const LIMIT: Duration = Duration::from_secs(1_000_000);
+
+fn seed() -> u64 {
+    std::env::var("EVERYWIRE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+fn conform(run_of: &Run) -> Report {
+    let world = World::new(seed());
+    let [a, b] = run_of.ips.map(|ip| {
+        let link = LinkParams { queue_bytes: QUEUE, ..LinkParams::DEFAULT };
+        world.add_host(HostConfig { link, ..HostConfig::new(ip.parse().unwrap()) })
+    });
+    for host in [a, b] {
+        world.set_faults(host, Faults { loss: Ppm(run_of.loss), ..Faults::NONE });
+    }
+    let other = world.clone();
+    let pair = Pair {
+        group: Ok(if run_of.ips[0].contains(':') { "ff05::4791" } else { "239.1.2.3" }.parse().unwrap()),
+        kill: Ok(Rc::new(move || other.kill(b))),
+        ..Pair::new(&world.device(a), &world.device(b))
+    };
+    let plan = Plan {
+        lossy: run_of.loss > 0,
+        patience: Duration::from_secs(600),
+        thin: if run_of.loss > 0 { 4 } else { 1 },
+        ..Plan::default()
+    };
+    let report = world.block_on(LIMIT, run(pair, world.rt_outside(), plan));
+    report.unwrap_or_else(|stalled| panic!("{}: {stalled}", run_of.name))
+}
+
+fn matrix(runs: &[Run]) {
+    let mut matrix = Matrix::default();
+    for run in runs {
+        matrix.add(run.name, conform(run));
+    }
+    matrix.judge();
+}
+
+#[test]
+fn every_wire() {
+    matrix(CLEAN);
+}
+
+#[test]
+fn every_wire_with_loss() {
+    matrix(LOSSY);
+}
