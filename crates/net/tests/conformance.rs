@@ -62,7 +62,7 @@ fn conform(wire: &Wire, driver: Driver) -> Report {
         kill: Ok(Rc::new(move || drop(b.borrow_mut().take()))),
         ..Pair::new(&device_a, &device_b)
     };
-    let plan = Plan { thin: 2, ..Plan::default() };
+    let plan = Plan { thin: 4, ..Plan::default() };
     match driver {
         Driver::Task => tokio.block_on(run(pair, tokio.handle(), plan)),
         Driver::Thread | Driver::Inline => {

@@ -120,6 +120,7 @@ fn the_whole_range_is_checked_first() {
     }
 }
 
+/// IBTA table 57: what the queue pair is not set up for is an unsupported opcode.
 #[test]
 fn access_flags_of_the_queue_pair_count_too() {
     for kind in 0..3 {
@@ -132,7 +133,9 @@ fn access_flags_of_the_queue_pair_count_too() {
         bench.nodes[1].modify(&QpAttr { access: Some(rights[kind]), ..QpAttr::to(QpState::Rts) });
         let (from, remote) = (bench.nodes[0].sge(0, 8), bench.nodes[1].remote(0));
         let op = [SendOp::Write { remote }, SendOp::Read { remote }, SendOp::FetchAdd { remote, add: 1 }];
-        expect(&mut bench, SendWr::new(1, op[kind].clone()).with_sges([from]), RKEY_VIOLATION);
+        let what =
+            Expect { status: WcStatus::RemInvReqErr, receive: None, event: Some(QpEvent::RequestError) };
+        expect(&mut bench, SendWr::new(1, op[kind].clone()).with_sges([from]), what);
     }
 }
 
