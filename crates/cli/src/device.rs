@@ -17,7 +17,8 @@ const LOOPBACK_TRIES: u8 = 60;
 /// Flags of every command that opens a device.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DeviceArgs {
-    /// The device: rocev2:ADDRESS (UDP sockets, no privileges) or rocev2-raw:INTERFACE/ADDRESS (CAP_NET_RAW).
+    /// The device: rocev2:ADDRESS (UDP sockets, no privileges); rocev2-raw:INTERFACE/ADDRESS or
+    /// rocev1:INTERFACE/ADDRESS (CAP_NET_RAW; ,vlan=VID and ,priority=PCP tag its frames).
     #[arg(long, value_name = "WIRE:ADDRESS")]
     pub device: Option<String>,
     /// Write every packet of the device to this pcapng file, which Wireshark opens.

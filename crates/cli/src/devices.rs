@@ -92,8 +92,12 @@ fn rows(host: &Host) -> Vec<(&'static str, Value)> {
         max_mcast_grp,
         ..
     } = attributes.limits;
+    let gids = device.gids().iter().enumerate();
+    let gids: Vec<Value> =
+        gids.map(|(i, gid)| json!(format!("{i}: {} {}", gid.gid(), gid.ty.name()))).collect();
     vec![
         ("device", json!(device.name())),
+        ("gids", json!(gids)),
         ("interface", json!(host.interface().name)),
         ("node_guid", json!(format!("{:016x}", attributes.node_guid.0))),
         ("fw_ver", json!(attributes.fw_ver)),

@@ -79,8 +79,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets), `rocev2-raw:INTERFACE/ADDRESS` or `iwarp:ADDRESS`
-    /// (ordinary TCP sockets).
+    /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets), `rocev2-raw:INTERFACE/ADDRESS`,
+    /// `rocev1:INTERFACE/ADDRESS` or `iwarp:ADDRESS` (ordinary TCP sockets).
     ///
     /// # Errors
     /// In words: a name that is none, an address that is not this host's, who owns the address if somebody does, which limit
@@ -107,22 +107,17 @@ impl Host {
                 let ports = port.source_ports();
                 (Some(Port::Udp(port)), ports)
             }
-            WireKind::Raw(interface) => {
-                let port = RawPort::open(interface, ip, scope_id, &options.port)?;
+            WireKind::Raw(raw) => {
+                let port = RawPort::open(&raw.interface, ip, scope_id, &options.port, raw.vlan)?;
                 (Some(Port::Raw(port)), RAW_SOURCE_PORTS.to_vec())
             }
             WireKind::Tcp => (None, Vec::new()),
         };
         let config = DeviceConfig {
             name: name.to_owned(),
-            wire: if port.is_some() { Wire::RoceV2 } else { Wire::Iwarp },
+            wire: wire_of(&spec),
             iwarp: options.iwarp,
-            gids: vec![GidEntry {
-                ip,
-                scope_id,
-                interface: Some(interface.name.clone()),
-                ty: GidType::RoceV2,
-            }],
+            gids: gid_table(&spec, &interface),
             node_guid: node_guid(ip, interface.mac),
             active_mtu: active_mtu(&interface, options.mtu)?,
             limits: options.limits.clone(),
@@ -313,7 +308,7 @@ fn node_guid(ip: IpAddr, mac: Option<[u8; 6]>) -> Guid {
 fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {
     let ip = spec.ip;
     let found = match &spec.wire {
-        WireKind::Raw(name) => route::interface(name).map(Some),
+        WireKind::Raw(raw) => route::interface(&raw.interface).map(Some),
         WireKind::Udp | WireKind::Tcp => route::interface_of(ip, spec.scope_id),
     };
     match found {
@@ -321,6 +316,27 @@ fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {
         Ok(None) => Err(OpenError::NotOurs { ip, source: io::ErrorKind::AddrNotAvailable.into() }),
         Err(source) => Err(OpenError::System { step: "find the interface", ip, source }),
     }
+}
+
+/// The wire that connections are made over unless the peer chooses another.
+fn wire_of(spec: &DeviceSpec) -> Wire {
+    match &spec.wire {
+        WireKind::Raw(raw) if raw.roce_v1 => Wire::RoceV1,
+        WireKind::Raw(_) | WireKind::Udp => Wire::RoceV2,
+        WireKind::Tcp => Wire::Iwarp,
+    }
+}
+
+/// The device's address, as each kind of frame that its port takes has it; the preferred kind first.
+fn gid_table(spec: &DeviceSpec, interface: &Interface) -> Vec<GidEntry> {
+    let types: &[GidType] = match &spec.wire {
+        WireKind::Udp | WireKind::Tcp => &[GidType::RoceV2],
+        WireKind::Raw(raw) if raw.roce_v1 => &[GidType::RoceV1, GidType::RoceV2],
+        WireKind::Raw(_) => &[GidType::RoceV2, GidType::RoceV1],
+    };
+    let entry =
+        |&ty| GidEntry { ip: spec.ip, scope_id: spec.scope_id, interface: Some(interface.name.clone()), ty };
+    types.iter().map(entry).collect()
 }
 
 /// The largest MTU that the interface takes, or the one asked for if it fits.

@@ -1,4 +1,4 @@
-//! RoCE v2 on raw Ethernet (AF_PACKET), for where CAP_NET_RAW is there: every header seen, every ICRC checked in full.
+//! RoCE v2 and v1 on raw Ethernet (AF_PACKET), for where CAP_NET_RAW is there: every header seen, every ICRC checked in full.
 //!
 //! Start with `port.rs`. Slower than `udp/`, which the kernel helps with trains; its use is to see and write what a UDP
 //! socket hides.
@@ -10,4 +10,4 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use port::RawPort;
+pub use port::{RawPort, Tagging};

@@ -1,4 +1,4 @@
-//! Device names: `rocev2:ADDRESS`, `rocev2-raw:INTERFACE/ADDRESS` and `iwarp:ADDRESS`.
+//! Device names: `rocev2:ADDRESS`, `rocev2-raw:INTERFACE/ADDRESS`, `rocev1:INTERFACE/ADDRESS` and `iwarp:ADDRESS`.
 //!
 //! ADDRESS is an IPv4 or IPv6 address of this host, without port; a link-local one names its interface (`fe80::1%eth0`).
 //! What is wrong with a name is said in words, with the addresses that an interface has where one was named instead.
@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use crate::error::OpenError;
+use crate::raw::Tagging;
 use crate::route;
 use crate::udp::{check_device_address, needs_scope};
 
@@ -25,10 +26,50 @@ pub struct DeviceSpec {
 pub enum WireKind {
     /// RoCE v2 on ordinary UDP sockets.
     Udp,
-    /// RoCE v2 on raw Ethernet, through this interface.
-    Raw(String),
+    /// RoCE v2 and v1 on raw Ethernet.
+    Raw(RawWire),
     /// iWARP on ordinary TCP sockets.
     Tcp,
+}
+
+/// Raw Ethernet: `INTERFACE/ADDRESS[,vlan=VID][,priority=PCP]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawWire {
+    /// Interface.
+    pub interface: String,
+    /// Whether connections are made by RoCE v1 unless the peer chooses.
+    pub roce_v1: bool,
+    /// The tag of its frames.
+    pub vlan: Option<Tagging>,
+}
+
+impl RawWire {
+    /// The wire, and the address as text.
+    fn parse<'a>(wire: &str, rest: &'a str) -> Result<(RawWire, &'a str), String> {
+        let (interface, rest) = match rest.split_once('/') {
+            Some((interface, rest)) if !interface.is_empty() => (interface, rest),
+            _ => return Err(format!("INTERFACE/ADDRESS is needed after {wire}:")),
+        };
+        let (text, options) = rest.split_once(',').unwrap_or((rest, ""));
+        let vlan = tagging(options)?;
+        Ok((RawWire { interface: interface.to_owned(), roce_v1: wire == "rocev1", vlan }, text))
+    }
+}
+
+/// `vlan=VID,priority=PCP`, either of them.
+fn tagging(options: &str) -> Result<Option<Tagging>, String> {
+    let mut tagging = None;
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        let tagging = tagging.get_or_insert(Tagging { vid: 0, priority: None });
+        match option.split_once('=').map(|(name, value)| (name, value.parse::<u16>())) {
+            Some(("vlan", Ok(vid))) if vid < 4095 => tagging.vid = vid,
+            Some(("vlan", _)) => return Err(format!("{option}: a VLAN is 0 to 4094")),
+            Some(("priority", Ok(priority))) if priority < 8 => tagging.priority = Some(priority as u8),
+            Some(("priority", _)) => return Err(format!("{option}: a priority is 0 to 7")),
+            _ => return Err(format!("{option:?} is neither vlan=VID nor priority=PCP")),
+        }
+    }
+    Ok(tagging)
 }
 
 impl DeviceSpec {
@@ -46,14 +87,12 @@ impl DeviceSpec {
         };
         let (wire, text) = match wire {
             "rocev2" => (WireKind::Udp, rest),
-            "rocev2-raw" => match rest.split_once('/') {
-                Some((interface, text)) if !interface.is_empty() => {
-                    (WireKind::Raw(interface.to_owned()), text)
-                }
-                _ => return Err(bad("INTERFACE/ADDRESS is needed after rocev2-raw:".to_owned())),
-            },
+            "rocev2-raw" | "rocev1" => {
+                let (raw, text) = RawWire::parse(wire, rest).map_err(bad)?;
+                (WireKind::Raw(raw), text)
+            }
             "iwarp" => (WireKind::Tcp, rest),
-            "rocev1" | "ib" => {
+            "ib" => {
                 return Err(bad(format!("the wire {wire} is not part of this version")));
             }
             _ => match address(name) {
@@ -63,7 +102,7 @@ impl DeviceSpec {
         };
         let (ip, mut scope_id) = address(text).map_err(bad)?;
         check_device_address(ip).map_err(|why| OpenError::Address { ip, why: why.to_owned() })?;
-        if let (WireKind::Raw(interface), true, 0) = (&wire, needs_scope(ip), scope_id) {
+        if let (WireKind::Raw(RawWire { interface, .. }), true, 0) = (&wire, needs_scope(ip), scope_id) {
             scope_id = route::interface(interface).map_err(|error| bad(error.to_string()))?.index;
         }
         if needs_scope(ip) && scope_id == 0 {
@@ -137,7 +176,11 @@ mod tests {
         assert_eq!(spec("rocev2:fe80::1%lo").scope_id, index);
         assert_eq!(spec(&format!("rocev2:fe80::1%{index}")).scope_id, index);
         let raw = spec("rocev2-raw:lo/127.0.0.1");
-        assert_eq!((raw.wire, raw.ip), (WireKind::Raw("lo".into()), [127, 0, 0, 1].into()));
+        let wire = |roce_v1, vlan| WireKind::Raw(RawWire { interface: "lo".into(), roce_v1, vlan });
+        assert_eq!((raw.wire, raw.ip), (wire(false, None), [127, 0, 0, 1].into()));
+        let v1 = spec("rocev1:lo/127.0.0.1,vlan=100,priority=3");
+        assert_eq!(v1.wire, wire(true, Some(Tagging { vid: 100, priority: Some(3) })));
+        assert_eq!(spec("rocev1:lo/::1,vlan=0").wire, wire(true, Some(Tagging { vid: 0, priority: None })));
         assert_eq!(spec("rocev2-raw:lo/fe80::1").scope_id, index);
     }
 
@@ -158,6 +201,9 @@ mod tests {
             ("rocev2:fe80::1", "without its interface"),
             ("rocev2:fe80::1%nosuch0", "no interface is named"),
             ("rocev2-raw:1.2.3.4", "INTERFACE/ADDRESS"),
+            ("rocev1:lo/127.0.0.1,vlan=4095", "0 to 4094"),
+            ("rocev1:lo/127.0.0.1,priority=8", "0 to 7"),
+            ("rocev1:lo/127.0.0.1,pcp=1", "neither vlan=VID nor priority=PCP"),
         ] {
             assert!(error(name).contains(says), "{name}: {}", error(name));
         }

@@ -5,21 +5,15 @@
 
 use everywire_wire::RocePacket;
 use everywire_wire::cm::{CmMad, CmMessage, Req};
-use everywire_wire::frame::UdpFrame;
 use everywire_wire::ip_cm::{IpCmHeader, PortSpace, split_service_id};
 use everywire_wire::mad::{MAD_LEN, MadHeader};
 use serde_json::{Map, Value, json};
 
-use super::packet::hex;
+use super::packet::{Ends, hex};
 use super::upper::Flows;
 
 /// Adds a `cm` member (or `mad`, for other classes).
-pub fn describe(
-    packet: &RocePacket<'_>,
-    frame: &UdpFrame<'_>,
-    flows: &mut Flows,
-    object: &mut Map<String, Value>,
-) {
+pub fn describe(packet: &RocePacket<'_>, ends: Ends, flows: &mut Flows, object: &mut Map<String, Value>) {
     let Ok(mad) = <&[u8; MAD_LEN]>::try_from(packet.payload) else {
         object
             .insert("mad".into(), json!({"error": format!("{} bytes, not {MAD_LEN}", packet.payload.len())}));
@@ -27,7 +21,7 @@ pub fn describe(
     };
     match CmMad::parse(mad) {
         Ok(cm) => {
-            flows.learn(&cm.message, frame);
+            flows.learn(&cm.message, ends);
             object.insert("cm".into(), message(&cm));
         }
         Err(error) => {

@@ -4,8 +4,10 @@
 //! strings; counts and sequence numbers are numbers.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 
-use everywire_wire::frame::UdpFrame;
+use everywire_wire::eth::EthHeader;
+use everywire_wire::frame::{RoceV1Frame, UdpFrame, roce_v1_payload};
 use everywire_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ImmDt, Qpn, Reth, RocePacket, Syndrome, SyndromeKind,
 };
@@ -18,11 +20,11 @@ use super::{cm, upper};
 pub enum Outcome {
     /// Not RoCE.
     Other,
-    /// RoCE v2 with the right ICRC.
+    /// RoCE with the right ICRC.
     Good,
-    /// RoCE v2 whose ICRC is wrong.
+    /// RoCE whose ICRC is wrong.
     BadIcrc,
-    /// Sent to the RoCE port, but no RoCE packet.
+    /// RoCE by its port or Ethertype, but no RoCE packet.
     Malformed,
 }
 
@@ -31,8 +33,20 @@ pub fn hex(value: impl Into<u64>, digits: usize) -> Value {
     json!(format!("{:#0width$x}", value.into(), width = digits + 2))
 }
 
+/// Who sent a packet, and to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// Sender; a GID on RoCE v1.
+    pub src: IpAddr,
+    /// Receiver.
+    pub dst: IpAddr,
+}
+
 /// Fills `object` from an Ethernet frame.
 pub fn describe(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String, Value>) -> Outcome {
+    if let Some(outcome) = describe_v1(frame, flows, object) {
+        return outcome;
+    }
     let frame = match UdpFrame::parse(frame) {
         Ok(frame) => frame,
         Err(e) => {
@@ -40,8 +54,8 @@ pub fn describe(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String,
             return Outcome::Other;
         }
     };
-    object.insert("src".into(), json!(frame.src().ip().to_string()));
-    object.insert("dst".into(), json!(frame.dst().ip().to_string()));
+    let ends = Ends { src: frame.src().ip(), dst: frame.dst().ip() };
+    name_ends(ends, &frame.eth, object);
     object.insert(
         "ip".into(),
         json!({"traffic_class": frame.ip.traffic_class(), "hop_limit": frame.ip.hop_limit()}),
@@ -51,7 +65,48 @@ pub fn describe(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String,
         object.insert("other".into(), json!("UDP"));
         return Outcome::Other;
     }
-    let packet = match RocePacket::parse(frame.payload) {
+    transport(frame.payload, frame.icrc_is_right(), ends, flows, object)
+}
+
+/// The same for RoCE v1; `None` for frames of other types.
+fn describe_v1(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String, Value>) -> Option<Outcome> {
+    roce_v1_payload(frame)?;
+    let frame = match RoceV1Frame::parse(frame) {
+        Ok(frame) => frame,
+        Err(e) => {
+            object.insert("error".into(), json!(e.to_string()));
+            return Some(Outcome::Malformed);
+        }
+    };
+    let (grh, ends) = (frame.grh, Ends { src: frame.grh.sgid.to_ip(), dst: frame.grh.dgid.to_ip() });
+    name_ends(ends, &frame.eth, object);
+    object.insert(
+        "grh".into(),
+        json!({
+            "sgid": grh.sgid.to_string(), "dgid": grh.dgid.to_string(), "traffic_class": grh.traffic_class,
+            "flow_label": grh.flow_label, "hop_limit": grh.hop_limit,
+        }),
+    );
+    Some(transport(frame.packet, frame.icrc_is_right(), ends, flows, object))
+}
+
+fn name_ends(ends: Ends, eth: &EthHeader, object: &mut Map<String, Value>) {
+    object.insert("src".into(), json!(ends.src.to_string()));
+    object.insert("dst".into(), json!(ends.dst.to_string()));
+    if let Some(tag) = eth.vlan {
+        object.insert("vlan".into(), json!({"vid": tag.vid, "priority": tag.priority}));
+    }
+}
+
+/// BTH to ICRC.
+fn transport(
+    bytes: &[u8],
+    good: bool,
+    ends: Ends,
+    flows: &mut upper::Flows,
+    object: &mut Map<String, Value>,
+) -> Outcome {
+    let packet = match RocePacket::parse(bytes) {
         Ok(packet) => packet,
         Err(e) => {
             object.insert("error".into(), json!(e.to_string()));
@@ -59,12 +114,11 @@ pub fn describe(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String,
         }
     };
     headers(&packet, object);
-    let good = frame.icrc_is_right();
     object.insert("icrc".into(), json!(if good { "good" } else { "bad" }));
     if packet.bth.dest_qp == Qpn::GSI {
-        cm::describe(&packet, &frame, flows, object);
+        cm::describe(&packet, ends, flows, object);
     } else {
-        flows.describe(&packet, &frame, object);
+        flows.describe(&packet, ends, object);
     }
     if good { Outcome::Good } else { Outcome::BadIcrc }
 }
@@ -148,7 +202,7 @@ pub fn line(object: &Map<String, Value>) -> String {
             }
         }
     }
-    for key in ["deth", "reth", "aeth", "atomic_eth", "atomic_ack_eth", "immdt", "ieth"] {
+    for key in ["vlan", "grh", "deth", "reth", "aeth", "atomic_eth", "atomic_ack_eth", "immdt", "ieth"] {
         if let Some(value) = object.get(key) {
             let _ = write!(out, " {}({})", key.to_uppercase(), flat(value));
         }

@@ -8,11 +8,10 @@ use std::net::IpAddr;
 
 use everywire_wire::RocePacket;
 use everywire_wire::cm::CmMessage;
-use everywire_wire::frame::UdpFrame;
 use everywire_wire::ip_cm::{IpCmHeader, PortSpace, split_service_id};
 use serde_json::{Map, Value, json};
 
-use super::packet::hex;
+use super::packet::{Ends, hex};
 
 /// Connections followed at most; a capture with more shows the later ones as transport only.
 const MAX_FLOWS: usize = 65_536;
@@ -44,11 +43,11 @@ pub struct Flows {
 
 impl Flows {
     /// Takes in a CM message.
-    pub fn learn(&mut self, message: &CmMessage, frame: &UdpFrame<'_>) {
+    pub fn learn(&mut self, message: &CmMessage, ends: Ends) {
         if self.nvme.len() + self.pending.len() >= MAX_FLOWS {
             return;
         }
-        let (src, dst) = (frame.src().ip(), frame.dst().ip());
+        let Ends { src, dst } = ends;
         match message {
             CmMessage::Req(req) => {
                 let ours = matches!(split_service_id(req.service_id), Some((PortSpace::TCP, _)));
@@ -68,8 +67,8 @@ impl Flows {
     }
 
     /// Adds the protocol's member to a data packet, if its queue pair is known.
-    pub fn describe(&self, packet: &RocePacket<'_>, frame: &UdpFrame<'_>, object: &mut Map<String, Value>) {
-        let Some(queue) = self.nvme.get(&(frame.dst().ip(), packet.bth.dest_qp.get())) else { return };
+    pub fn describe(&self, packet: &RocePacket<'_>, ends: Ends, object: &mut Map<String, Value>) {
+        let Some(queue) = self.nvme.get(&(ends.dst, packet.bth.dest_qp.get())) else { return };
         if !(packet.bth.opcode.is_send() && packet.bth.opcode.starts_message()) {
             return;
         }

@@ -84,7 +84,15 @@ impl End {
     }
 
     pub(super) fn outgoing<'a>(&self, bytes: &'a [u8], segment: Option<usize>) -> Outgoing<'a> {
-        Outgoing { src_port: self.out.src_port, dst: self.peer, tos: 0, ttl: 64, segment, bytes }
+        Outgoing {
+            src_port: self.out.src_port,
+            dst: self.peer,
+            tos: 0,
+            ttl: 64,
+            segment,
+            bytes,
+            roce_v1: false,
+        }
     }
 
     /// Sends all, however often the buffer is full.

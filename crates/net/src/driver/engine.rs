@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use everywire_verbs::{Command, Datagram, Device, Drive, Transmit};
+use everywire_verbs::{Command, Datagram, Device, Drive, Frame, Transmit};
 use rustix::event::{Timespec, epoll};
 
 use super::paths::{NarrowPaths, path_event, resolve, tell_port_state};
@@ -303,14 +303,14 @@ impl DatagramEngine {
                     drop(drive);
                     self.flush(now);
                 }
-                Command::JoinGroup { group, .. } => match self.wire.join(group) {
+                Command::JoinGroup { group, gid_type, .. } => match self.wire.join(group, gid_type) {
                     Ok(()) => self.watch_all(),
                     Err(error) => {
                         tracing::warn!(%group, %error, "cannot join the multicast group");
                         device.drive().join_failed(Instant::now(), group);
                     }
                 },
-                Command::LeaveGroup { group, .. } => self.wire.leave(group),
+                Command::LeaveGroup { group, gid_type, .. } => self.wire.leave(group, gid_type),
                 // Streams are another engine's; a device of datagrams asks for none.
                 _ => {}
             }
@@ -356,6 +356,10 @@ const NO_EVENT: epoll::Event =
 /// Hands over the datagrams of a piece; their number.
 #[inline]
 fn feed(drive: &mut Drive<'_>, now: Instant, received: &Received<'_>) -> usize {
+    if received.roce_v1 {
+        drive.handle_frame(now, Frame::RoceV1(received.bytes));
+        return 1;
+    }
     let dst = received.dst;
     let mut count = 0;
     for (index, bytes) in received.segments().enumerate() {

@@ -124,6 +124,38 @@ fn raw_against_udp_and_raw() {
     talk(&pair, ["rocev2-raw:eth0/fd99::1", "rocev2-raw:eth0/fd99::2"], mtu);
 }
 
+/// GIDs made from IPv4 addresses, link-local ones, and frames with a VLAN tag; and a raw device of either preference takes
+/// whichever kind of frame its peer has chosen.
+#[test]
+fn roce_v1() {
+    let Some(pair) = Pair::new("v", 9000) else { return };
+    let mtu = |host: &Host| assert_eq!(host.device().port().active_mtu, Mtu::M4096);
+    talk(&pair, ["rocev1:eth0/10.99.0.1", "rocev1:eth0/10.99.0.2"], mtu);
+    talk(&pair, ["rocev1:eth0/fe80::1", "rocev1:eth0/fe80::2"], mtu);
+    talk(&pair, ["rocev1:eth0/10.99.0.1,vlan=100,priority=3", "rocev1:eth0/10.99.0.2,vlan=100"], mtu);
+    talk(&pair, ["rocev1:eth0/fd99::1,priority=5", "rocev1:eth0/fd99::2"], mtu);
+    talk(&pair, ["rocev1:eth0/10.99.0.1", "rocev2-raw:eth0/10.99.0.2"], mtu);
+    talk(&pair, ["rocev2-raw:eth0/10.99.0.1", "rocev1:eth0/10.99.0.2"], mtu);
+}
+
+/// RoCE v1 crosses no router: a peer behind one is not looked for.
+#[test]
+fn roce_v1_stays_on_its_link() {
+    let Some(pair) = Pair::new("w", 1500) else { return };
+    pair.ip(0, "route add 10.98.0.0/24 via 10.99.0.2");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(0);
+            let host = Host::open("rocev1:eth0/10.99.0.1", &OpenOptions::default()).unwrap();
+            host.spawn_thread().unwrap();
+            let side = side(host.device());
+            let dst = "10.98.0.7:1000".parse().unwrap();
+            let error = block_on(host.device().connect(ConnectOptions::new(dst, &side.qp))).unwrap_err();
+            assert!(error.to_string().contains("cannot be reached"), "{error}");
+        });
+    });
+}
+
 #[test]
 fn link_local_addresses() {
     let Some(pair) = Pair::new("l", 1500) else { return };

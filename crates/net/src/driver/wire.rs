@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use everywire_verbs::Transmit;
+use everywire_verbs::{GidType, PathLink, Transmit};
 use smallvec::SmallVec;
 
 use crate::capture::{self, Capture};
@@ -96,17 +96,17 @@ impl Wire {
         }
     }
 
-    pub(crate) fn join(&mut self, group: IpAddr) -> io::Result<()> {
+    pub(crate) fn join(&mut self, group: IpAddr, ty: GidType) -> io::Result<()> {
         match &mut self.port {
             Port::Udp(port) => port.join(group),
-            Port::Raw(port) => port.join(group),
+            Port::Raw(port) => port.join(group, ty == GidType::RoceV1),
         }
     }
 
-    pub(crate) fn leave(&mut self, group: IpAddr) {
+    pub(crate) fn leave(&mut self, group: IpAddr, ty: GidType) {
         match &mut self.port {
             Port::Udp(port) => port.leave(group),
-            Port::Raw(port) => port.leave(group),
+            Port::Raw(port) => port.leave(group, ty == GidType::RoceV1),
         }
     }
 
@@ -147,6 +147,7 @@ fn outgoing(item: &Transmit) -> Outgoing<'_> {
         ttl: item.hop_limit,
         segment: item.segment,
         bytes: &item.buf,
+        roce_v1: item.link == PathLink::Grh,
     }
 }
 

@@ -49,7 +49,8 @@ pub struct Neighbours {
     netlink: Netlink,
     interface: u32,
     source: IpAddr,
-    known: HashMap<IpAddr, Known>,
+    /// By address, and whether it has to be on the link itself.
+    known: HashMap<(IpAddr, bool), Known>,
 }
 
 impl Neighbours {
@@ -58,46 +59,47 @@ impl Neighbours {
         Ok(Neighbours { netlink: Netlink::open()?, interface, source, known: HashMap::new() })
     }
 
-    /// Where frames to `dst` go, as far as is known now.
-    pub fn find(&mut self, dst: IpAddr, now: Instant) -> Link {
+    /// Where frames to `dst` go, as far as is known now; `on_link`: what is behind a router cannot be reached.
+    pub fn find(&mut self, dst: IpAddr, on_link: bool, now: Instant) -> Link {
         if dst.is_multicast() {
             return Link::Mac(MacAddr::for_multicast(dst));
         }
         if dst == self.source {
             return Link::Local;
         }
-        let next_hop = match self.known.get(&dst) {
+        let key = (dst, on_link);
+        let next_hop = match self.known.get(&key) {
             Some(Known::Answer { link, at }) if now.saturating_duration_since(*at) < FRESH_FOR => {
                 return *link;
             }
             Some(Known::Asking { next_hop, .. }) => *next_hop,
             _ => match self.netlink.next_hop(dst, self.interface) {
-                Ok(hop) if hop.local => return self.keep(dst, Link::Local, now),
-                Ok(hop) if hop.interface == self.interface => hop.ip,
+                Ok(hop) if hop.local => return self.keep(key, Link::Local, now),
+                Ok(hop) if hop.interface == self.interface && (!on_link || hop.ip == dst) => hop.ip,
                 // The route leads elsewhere, or nowhere: not through this device.
-                Ok(_) | Err(_) => return self.keep(dst, Link::Unreachable, now),
+                Ok(_) | Err(_) => return self.keep(key, Link::Unreachable, now),
             },
         };
         if let Ok(Some(mac)) = self.netlink.neighbour(next_hop, self.interface) {
-            return self.keep(dst, Link::Mac(MacAddr(mac)), now);
+            return self.keep(key, Link::Mac(MacAddr(mac)), now);
         }
-        self.ask(dst, next_hop, now)
+        self.ask(key, next_hop, now)
     }
 
-    fn ask(&mut self, dst: IpAddr, next_hop: IpAddr, now: Instant) -> Link {
-        let (since, poked) = match self.known.get(&dst) {
+    fn ask(&mut self, key: (IpAddr, bool), next_hop: IpAddr, now: Instant) -> Link {
+        let (since, poked) = match self.known.get(&key) {
             Some(Known::Asking { since, poked, .. }) => (*since, Some(*poked)),
             _ => (now, None),
         };
         if now.saturating_duration_since(since) > GIVE_UP_AFTER {
-            return self.keep(dst, Link::Unreachable, now);
+            return self.keep(key, Link::Unreachable, now);
         }
         let mut at = poked.unwrap_or(now);
         if poked.is_none_or(|poked| now.saturating_duration_since(poked) >= POKE_EVERY) {
             self.poke(next_hop);
             at = now;
         }
-        self.remember(dst, Known::Asking { next_hop, since, poked: at });
+        self.remember(key, Known::Asking { next_hop, since, poked: at });
         Link::Wait
     }
 
@@ -109,16 +111,16 @@ impl Neighbours {
         }
     }
 
-    fn keep(&mut self, dst: IpAddr, link: Link, now: Instant) -> Link {
-        self.remember(dst, Known::Answer { link, at: now });
+    fn keep(&mut self, key: (IpAddr, bool), link: Link, now: Instant) -> Link {
+        self.remember(key, Known::Answer { link, at: now });
         link
     }
 
-    fn remember(&mut self, dst: IpAddr, known: Known) {
+    fn remember(&mut self, key: (IpAddr, bool), known: Known) {
         if self.known.len() >= MAX_KNOWN {
             // Everything can be asked again.
             self.known.clear();
         }
-        self.known.insert(dst, known);
+        self.known.insert(key, known);
     }
 }

@@ -1,26 +1,27 @@
-//! RoCE v2 on a packet socket: whole frames, so every header is seen and written, and every ICRC checked in full.
+//! RoCE v2 and v1 on a packet socket: whole frames, so every header is seen and written, and every ICRC checked in full.
 //!
 //! Read first: packet(7), `struct virtio_net_hdr` (a virtual interface hands over trains of datagrams as one frame and says so
 //! there). The kernel still owns the IP address: a UDP socket that drops everything holds ADDR:4791, so that the kernel
 //! answers no datagram with "port unreachable" and no other device opens the same address.
 //!
-//! It needs CAP_NET_RAW. It does no fragments, no VLAN tags of its own and no IP options.
+//! It needs CAP_NET_RAW. It does no fragments and no IP options. RoCE v1 frames go to neighbours on the link only.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use everywire_fabric::pcapng::Direction;
-use everywire_wire::eth::{EthHeader, Ethertype};
+use everywire_wire::eth::{EthHeader, Ethertype, VlanTag};
+use everywire_wire::frame::{destination_gid, roce_v1_payload};
 use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header, PROTOCOL_UDP};
 use everywire_wire::udp::UdpHeader;
-use everywire_wire::{MacAddr, UdpFrame};
+use everywire_wire::{Gid, MacAddr, UdpFrame};
 use socket2::Socket;
 
 use super::neighbour::{Link, Neighbours};
-use super::socket::{packet_drops, packet_socket};
+use super::socket::{membership, packet_drops, packet_socket};
 use crate::capture::{Capture, flow_label};
 use crate::error::OpenError;
 use crate::route::{self, Interface};
@@ -41,6 +42,30 @@ const MAX_LOCAL: usize = 4096;
 /// A frame, already whole, or a datagram to this device.
 type Bytes = Box<[u8]>;
 
+/// A frame that waits for the MAC address of its destination.
+#[derive(Debug)]
+struct Waiting {
+    dst: IpAddr,
+    roce_v1: bool,
+    frame: Bytes,
+}
+
+/// Which 802.1Q tag frames get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tagging {
+    /// VLAN; 0 for a tag that carries a priority only.
+    pub vid: u16,
+    /// Priority, 0 to 7; `None`: the upper three bits of the traffic class.
+    pub priority: Option<u8>,
+}
+
+impl Tagging {
+    fn tag(self, traffic_class: u8) -> VlanTag {
+        let tag = VlanTag::for_traffic_class(self.vid, traffic_class);
+        VlanTag { priority: self.priority.unwrap_or(tag.priority), ..tag }
+    }
+}
+
 /// One device on raw Ethernet.
 #[derive(Debug)]
 pub struct RawPort {
@@ -50,10 +75,12 @@ pub struct RawPort {
     socket: Socket,
     /// Holds ADDR:4791 and the groups.
     holder: RoceSocket,
-    groups: Vec<IpAddr>,
+    /// With whether they are RoCE v1's.
+    groups: Vec<(IpAddr, bool)>,
+    vlan: Option<Tagging>,
     neighbours: Neighbours,
     /// Datagrams, cut out of their trains, that wait for a neighbour.
-    waiting: VecDeque<(IpAddr, Bytes)>,
+    waiting: VecDeque<Waiting>,
     to_self: VecDeque<Bytes>,
     frames: Vec<Vec<u8>>,
     recv: RecvBatch,
@@ -71,15 +98,18 @@ impl RawPort {
         ip: IpAddr,
         scope_id: u32,
         options: &PortOptions,
+        vlan: Option<Tagging>,
     ) -> Result<RawPort, OpenError> {
         let system = |step| move |source| OpenError::System { step, ip, source };
         let interface = route::interface(interface).map_err(system("find the interface"))?;
-        let socket = packet_socket(&interface, options).map_err(|source| match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                OpenError::NoRawPrivilege { interface: interface.name.clone(), source }
-            }
-            _ => OpenError::System { step: "open a packet socket", ip, source },
-        })?;
+        let socket = packet_socket(&interface, options, vlan.map_or(0, |vlan| vlan.vid)).map_err(
+            |source| match source.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => {
+                    OpenError::NoRawPrivilege { interface: interface.name.clone(), source }
+                }
+                _ => OpenError::System { step: "open a packet socket", ip, source },
+            },
+        )?;
         let local = route::with_scope(ip, ROCE_V2_PORT, scope_id);
         let holder =
             RoceSocket::bind(local, Role::Sender, &options.socket).map_err(|source| match source.kind() {
@@ -95,6 +125,7 @@ impl RawPort {
             socket,
             holder,
             groups: Vec::new(),
+            vlan,
             neighbours,
             waiting: VecDeque::new(),
             to_self: VecDeque::new(),
@@ -134,7 +165,9 @@ impl RawPort {
     ) -> bool {
         while let Some(frame) = self.to_self.pop_front() {
             self.counters.received_pieces += 1;
-            if let Ok(frame) = UdpFrame::parse(&frame) {
+            if let Some(packet) = roce_v1_payload(&frame) {
+                each(received_v1(packet));
+            } else if let Ok(frame) = UdpFrame::parse(&frame) {
                 each(received(&frame, 0));
             }
         }
@@ -147,9 +180,19 @@ impl RawPort {
         let (local, groups) = (self.local, &self.groups);
         self.recv.for_each_frame(|bytes| {
             let Some((vnet, frame)) = bytes.split_first_chunk::<VNET>() else { return };
+            if let Some(packet) = roce_v1_payload(frame) {
+                let gid = destination_gid(packet).map(|gid| gid.to_ip());
+                if gid.is_some_and(|gid| gid == local || groups.contains(&(gid, true))) {
+                    if let Some(capture) = capture.as_deref_mut() {
+                        capture.frame(Direction::Inbound, frame, None);
+                    }
+                    each(received_v1(packet));
+                }
+                return;
+            }
             let Ok(parsed) = UdpFrame::parse(frame) else { return };
             let dst = parsed.ip.dst();
-            if dst != local && !groups.contains(&dst) {
+            if dst != local && !groups.contains(&(dst, false)) {
                 return;
             }
             let train = vnet[1] & !GSO_ECN == GSO_UDP_L4;
@@ -178,25 +221,36 @@ impl RawPort {
         for (done, item) in items.iter().enumerate() {
             let dst = item.dst.ip();
             let size = item.segment.unwrap_or(item.bytes.len()).max(1);
-            let link = self.neighbours.find(dst, now);
+            let dst = if item.roce_v1 { Gid::from(dst).to_ip() } else { dst };
+            let link = self.neighbours.find(dst, item.roce_v1, now);
             if link == Link::Wait && self.waiting.len() >= MAX_WAITING {
                 self.counters.send_errors += 1;
                 continue;
             }
             if link == Link::Unreachable {
-                self.unreachable(dst, paths);
+                self.unreachable(dst, item.roce_v1, paths);
                 continue;
             }
+            let loops = self.groups.contains(&(dst, item.roce_v1));
             self.frames.clear();
             for (id, payload) in item.bytes.chunks(size).enumerate() {
                 let frame = self.frame(item, link, id as u16, payload);
                 match link {
-                    Link::Wait => self.waiting.push_back((dst, frame[VNET..].into())),
+                    Link::Wait => {
+                        let frame = frame[VNET..].into();
+                        self.waiting.push_back(Waiting { dst, roce_v1: item.roce_v1, frame });
+                    }
                     Link::Local if self.to_self.len() < MAX_LOCAL => {
                         self.to_self.push_back(frame[VNET..].into());
                     }
                     Link::Local => self.counters.receive_overflows += 1,
-                    Link::Mac(_) | Link::Unreachable => self.frames.push(frame),
+                    Link::Mac(_) | Link::Unreachable => {
+                        // A member on this host hears it too; the packet socket leaves out what it sends itself.
+                        if loops && self.to_self.len() < MAX_LOCAL {
+                            self.to_self.push_back(frame[VNET..].into());
+                        }
+                        self.frames.push(frame);
+                    }
                 }
             }
             if let Link::Mac(_) = link
@@ -218,19 +272,19 @@ impl RawPort {
         paths: &mut Vec<PathEvent>,
     ) {
         for _ in 0..self.waiting.len() {
-            let Some((dst, frame)) = self.waiting.pop_front() else { return };
-            match self.neighbours.find(dst, now) {
-                Link::Wait => self.waiting.push_back((dst, frame)),
-                Link::Local => self.to_self.push_back(frame),
-                Link::Unreachable => self.unreachable(dst, paths),
+            let Some(waiting) = self.waiting.pop_front() else { return };
+            match self.neighbours.find(waiting.dst, waiting.roce_v1, now) {
+                Link::Wait => self.waiting.push_back(waiting),
+                Link::Local => self.to_self.push_back(waiting.frame),
+                Link::Unreachable => self.unreachable(waiting.dst, waiting.roce_v1, paths),
                 Link::Mac(mac) => {
                     let mut whole = vec![0; VNET];
-                    whole.extend_from_slice(&frame);
+                    whole.extend_from_slice(&waiting.frame);
                     whole[VNET..VNET + 6].copy_from_slice(&mac.0);
                     self.frames.clear();
                     self.frames.push(whole);
                     if !self.flush(capture.as_deref_mut()) {
-                        self.waiting.push_front((dst, frame));
+                        self.waiting.push_front(waiting);
                         return;
                     }
                 }
@@ -238,9 +292,10 @@ impl RawPort {
         }
     }
 
-    fn unreachable(&mut self, dst: IpAddr, paths: &mut Vec<PathEvent>) {
+    fn unreachable(&mut self, dst: IpAddr, roce_v1: bool, paths: &mut Vec<PathEvent>) {
         self.counters.no_route += 1;
-        let why = format!("no neighbour on {} answers for it", self.interface.name);
+        let also = if roce_v1 { "; RoCE v1 crosses no router" } else { "" };
+        let why = format!("no neighbour on {} answers for it{also}", self.interface.name);
         paths.push(PathEvent::Unreachable { dst, errno: libc::EHOSTUNREACH, why });
     }
 
@@ -278,6 +333,15 @@ impl RawPort {
     }
 
     fn frame(&self, item: &Outgoing<'_>, link: Link, id: u16, payload: &[u8]) -> Vec<u8> {
+        let dst = if let Link::Mac(mac) = link { mac } else { MacAddr([0; 6]) };
+        let vlan = self.vlan.map(|vlan| vlan.tag(item.tos));
+        let eth = EthHeader { dst, src: self.mac, vlan, ethertype: Ethertype::ROCE_V1 };
+        if item.roce_v1 {
+            let mut bytes = vec![0; VNET + eth.header_len()];
+            eth.emit(&mut bytes[VNET..]);
+            bytes.extend_from_slice(payload);
+            return bytes;
+        }
         let ip = match (self.local, item.dst.ip()) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => IpHeader::V6(Ipv6Header {
                 traffic_class: item.tos,
@@ -300,9 +364,8 @@ impl RawPort {
                 dst: v4(dst),
             }),
         };
-        let dst = if let Link::Mac(mac) = link { mac } else { MacAddr([0; 6]) };
         let mut frame = UdpFrame {
-            eth: EthHeader { dst, src: self.mac, vlan: None, ethertype: Ethertype::IPV4 },
+            eth,
             ip,
             // No UDP checksum, as Linux' RoCE has none: the ICRC protects more.
             udp: UdpHeader { src_port: item.src_port, dst_port: item.dst.port(), length: 0, checksum: 0 },
@@ -315,22 +378,46 @@ impl RawPort {
         bytes
     }
 
-    /// Becomes a member of a multicast group; the kernel programs the interface and tells the switches.
-    pub fn join(&mut self, group: IpAddr) -> io::Result<()> {
-        if !self.groups.contains(&group) {
-            self.holder.join(group, self.local, self.interface.index)?;
-            self.groups.push(group);
+    /// Becomes a member of a multicast group. Of RoCE v2's the kernel tells the routers and switches (IGMP, MLD) and programs
+    /// the interface; RoCE v1 has no such protocol, so only the interface is told.
+    pub fn join(&mut self, group: IpAddr, roce_v1: bool) -> io::Result<()> {
+        if !self.groups.contains(&(group, roce_v1)) {
+            self.member(group, roce_v1, true)?;
+            self.groups.push((group, roce_v1));
         }
         Ok(())
     }
 
     /// Leaves a group; a group that was never joined is left already.
-    pub fn leave(&mut self, group: IpAddr) {
-        let Some(at) = self.groups.iter().position(|known| *known == group) else { return };
+    pub fn leave(&mut self, group: IpAddr, roce_v1: bool) {
+        let Some(at) = self.groups.iter().position(|known| *known == (group, roce_v1)) else { return };
         self.groups.swap_remove(at);
-        if let Err(error) = self.holder.leave(group, self.local, self.interface.index) {
+        if let Err(error) = self.member(group, roce_v1, false) {
             tracing::debug!(%group, %error, "the membership was gone already");
         }
+    }
+
+    fn member(&self, group: IpAddr, roce_v1: bool, join: bool) -> io::Result<()> {
+        let index = self.interface.index;
+        match (roce_v1, join) {
+            (true, _) => membership(self.socket.as_fd(), index, MacAddr::for_multicast(group), join),
+            (false, true) => self.holder.join(group, self.local, index),
+            (false, false) => self.holder.leave(group, self.local, index),
+        }
+    }
+}
+
+fn received_v1(packet: &[u8]) -> Received<'_> {
+    let nobody = SocketAddr::from(([0; 4], 0));
+    Received {
+        src: nobody,
+        dst: nobody.ip(),
+        tos: 0,
+        ttl: 0,
+        segment: 0,
+        ip_id: None,
+        bytes: packet,
+        roce_v1: true,
     }
 }
 
@@ -354,6 +441,7 @@ fn received<'a>(frame: &UdpFrame<'a>, segment: usize) -> Received<'a> {
         segment,
         ip_id,
         bytes: frame.payload,
+        roce_v1: false,
     }
 }
 

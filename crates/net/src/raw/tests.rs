@@ -40,7 +40,7 @@ fn raw_and_udp_understand_each_other() {
 
 fn exchange(pair: &Pair, own: IpAddr, peer: IpAddr) {
     pair.enter(0);
-    let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default()).unwrap();
+    let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default(), None).unwrap();
     pair.enter(1);
     let index = crate::route::interface("eth0").unwrap().index;
     let mut udp = UdpPort::open(peer, 0, index, &PortOptions::default(), 5).unwrap();
@@ -53,6 +53,7 @@ fn exchange(pair: &Pair, own: IpAddr, peer: IpAddr) {
         ttl: 7,
         segment: Some(1000),
         bytes: &bytes,
+        roce_v1: false,
     };
     let alone = Outgoing { segment: None, bytes: &bytes[..48], ..to_raw };
     assert_eq!(udp.send(&[to_raw, alone], &mut Vec::new()), 2);
@@ -133,15 +134,24 @@ fn flow_labels_reach_the_wire() {
                 let mut udp = UdpPort::open(own, 0, 0, &PortOptions::default(), 3).unwrap();
                 let src_port = udp.source_ports()[0];
                 for (segment, count) in [(None, 1), (Some(100), 3)] {
-                    let out = Outgoing { src_port, dst, tos: 0, ttl: 64, segment, bytes: &bytes };
+                    let out =
+                        Outgoing { src_port, dst, tos: 0, ttl: 64, segment, bytes: &bytes, roce_v1: false };
                     assert_eq!(udp.send(&[out], &mut paths), 1);
                     // A train may come whole or in pieces.
                     assert_eq!(label(), flow, "{count} datagrams");
                 }
                 assert_eq!(udp.counters().send_errors, 0);
                 drop(udp);
-                let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default()).unwrap();
-                let out = Outgoing { src_port, dst, tos: 0, ttl: 64, segment: None, bytes: &bytes[..64] };
+                let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default(), None).unwrap();
+                let out = Outgoing {
+                    src_port,
+                    dst,
+                    tos: 0,
+                    ttl: 64,
+                    segment: None,
+                    bytes: &bytes[..64],
+                    roce_v1: false,
+                };
                 assert_eq!(raw.send(Instant::now(), &[out], None, &mut paths), 1);
                 wait_for(|| {
                     raw.send_waiting(Instant::now(), None, &mut paths);
@@ -162,13 +172,13 @@ fn leaving_a_group_ends_the_membership() {
             pair.enter(0);
             for own in ["10.99.0.1", "fd99::1"] {
                 let own: IpAddr = own.parse().unwrap();
-                let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default()).unwrap();
+                let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default(), None).unwrap();
                 for n in 1..50 {
                     let group = if own.is_ipv4() { format!("239.7.7.{n}") } else { format!("ff15::{n}") };
                     let group = group.parse().unwrap();
-                    raw.join(group).unwrap();
-                    raw.leave(group);
-                    raw.leave(group);
+                    raw.join(group, false).unwrap();
+                    raw.leave(group, false);
+                    raw.leave(group, false);
                 }
             }
         });
@@ -184,7 +194,8 @@ fn the_kernel_numbers_segments_as_the_icrc_expects() {
             // Trains arrive as separate frames where the interface does not take them whole.
             let off = Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output();
             let mut raw =
-                RawPort::open("eth0", "10.99.0.1".parse().unwrap(), 0, &PortOptions::default()).unwrap();
+                RawPort::open("eth0", "10.99.0.1".parse().unwrap(), 0, &PortOptions::default(), None)
+                    .unwrap();
             pair.enter(1);
             println!("ethtool: {:?}", off.map(|o| o.status));
             let _ = Command::new("ethtool").args(["-K", "eth0", "tx-udp-segmentation", "off"]).output();
@@ -201,7 +212,15 @@ fn the_kernel_numbers_segments_as_the_icrc_expects() {
                     datagram[512..].copy_from_slice(&icrc);
                 }
                 let dst = SocketAddr::new(own.into(), ROCE_V2_PORT);
-                let train = Outgoing { src_port, dst, tos: 0, ttl: 64, segment: Some(516), bytes: &bytes };
+                let train = Outgoing {
+                    src_port,
+                    dst,
+                    tos: 0,
+                    ttl: 64,
+                    segment: Some(516),
+                    bytes: &bytes,
+                    roce_v1: false,
+                };
                 assert_eq!(udp.send(&[train], &mut Vec::new()), 1);
                 let mut good = 0;
                 wait_for(|| {

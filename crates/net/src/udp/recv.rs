@@ -35,8 +35,10 @@ pub struct Received<'a> {
     pub segment: usize,
     /// IPv4 Identification of the first datagram, where the driver sees it; those of a train count up from it.
     pub ip_id: Option<u16>,
-    /// UDP payload.
+    /// UDP payload; of RoCE v1, GRH to ICRC and padding.
     pub bytes: &'a [u8],
+    /// RoCE v1: there were no IP and no UDP, and the fields above are zero.
+    pub roce_v1: bool,
 }
 
 impl<'a> Received<'a> {
@@ -169,7 +171,8 @@ impl RecvBatch {
             }
             let Some(src) = socket_addr(&self.names[slot]) else { continue };
             let bytes = &self.buffers[slot * MAX_TRAIN..][..(header.msg_len as usize).min(MAX_TRAIN)];
-            let mut received = Received { src, dst, tos: 0, ttl: 0, segment: 0, ip_id: None, bytes };
+            let mut received =
+                Received { src, dst, tos: 0, ttl: 0, segment: 0, ip_id: None, bytes, roce_v1: false };
             for (level, kind, value) in self.controls[slot].messages(header.msg_hdr.msg_controllen) {
                 if (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) {
                     if let Some(total) = sockopt::read::<u32>(value) {

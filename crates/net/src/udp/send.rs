@@ -38,8 +38,10 @@ pub struct Outgoing<'a> {
     pub ttl: u8,
     /// Size of the segments of a train; `None`: one datagram.
     pub segment: Option<usize>,
-    /// UDP payload.
+    /// UDP payload; of RoCE v1, GRH to ICRC.
     pub bytes: &'a [u8],
+    /// RoCE v1: no IP and no UDP. Only raw ports take it.
+    pub roce_v1: bool,
 }
 
 /// Scratch for one sendmmsg.

@@ -48,7 +48,15 @@ fn receive(port: &mut UdpPort, want: usize) -> (Vec<Seen>, Vec<PathEvent>) {
 
 fn datagram<'a>(from: &UdpPort, to: IpAddr, bytes: &'a [u8]) -> Outgoing<'a> {
     let src_port = from.source_ports()[0];
-    Outgoing { src_port, dst: SocketAddr::new(to, ROCE_V2_PORT), tos: 0, ttl: 64, segment: None, bytes }
+    Outgoing {
+        src_port,
+        dst: SocketAddr::new(to, ROCE_V2_PORT),
+        tos: 0,
+        ttl: 64,
+        segment: None,
+        bytes,
+        roce_v1: false,
+    }
 }
 
 #[test]
