@@ -1,6 +1,6 @@
 //! Tests of the engines on rings, tori and fat trees.
 //!
-//! Path lengths must be those that OpenSM 3.3.23 gives (`tests/opensm_hops.txt`); loops are searched for in all of them.
+//! Path lengths must be those that OpenSM 3.3.23 gives (`opensm_hops.txt`); loops are searched for in all of them.
 
 use super::*;
 use crate::ib::topology::Topology;
@@ -175,4 +175,48 @@ fn flood(graph: &Graph, tree: &MulticastTree, at: (u32, u8), reached: &mut Vec<u
             Peer::None => panic!("a dead port is in the tree"),
         }
     }
+}
+
+/// The shape, engine and engine in place that a line of the file names.
+fn parse_case(line: &str) -> (Topology, RoutingEngine, &str) {
+    let (case, used) = line.split_once(" used=").unwrap();
+    let parts: Vec<&str> = case.split('|').map(str::trim).collect();
+    let words: Vec<&str> = parts[0].split(' ').collect();
+    let n: Vec<usize> = words[1..].iter().map(|w| w.parse().unwrap()).collect();
+    let shape = match words[0] {
+        "ring" => Topology::ring(n[0]),
+        "torus" => Topology::torus(n[0], n[1]),
+        "fat_tree" => Topology::fat_tree(n[0], n[1]),
+        other => panic!("{other}"),
+    };
+    let hex = |text: &str| everywire_wire::Guid(u64::from_str_radix(text, 16).unwrap());
+    let roots = parts[2].split(',').filter(|r| *r != "-").map(hex).collect();
+    let engine = match parts[1] {
+        "minhop" => RoutingEngine::MinHop,
+        "updn" => RoutingEngine::UpDown { roots },
+        _ => RoutingEngine::FatTree { roots },
+    };
+    (shape.unwrap(), engine, used)
+}
+
+#[test]
+fn path_lengths_are_those_of_opensm() {
+    let mut lines = include_str!("opensm_hops.txt").lines().filter(|l| !l.starts_with('#')).peekable();
+    let mut cases = 0;
+    while let Some(line) = lines.next() {
+        let (shape, engine, used) = parse_case(line);
+        let graph = shape.graph(0);
+        let routed = route(&graph, &engine);
+        let ours = routed.engine.replace("/down", "dn").replace("-hop", "hop").replace("fat-", "f");
+        assert!(ours == used || used == "minhop", "{line}: {ours}");
+        for from in 0..graph.endports.len() as u32 {
+            let hops = graph.endports.iter().map(|to| {
+                let path = routed.tables.path(&graph, from, to.lid);
+                path.map_or('-', |p| char::from_digit(p.len() as u32 - 1, 36).unwrap())
+            });
+            assert_eq!(hops.collect::<String>(), lines.next().unwrap(), "{line}, from host {}", from + 1);
+        }
+        cases += 1;
+    }
+    assert_eq!(cases, 40);
 }

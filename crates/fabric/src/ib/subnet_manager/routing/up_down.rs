@@ -1,11 +1,9 @@
 //! Paths that go up towards the roots, then down, and never up again: no cycle of channels can close.
 //!
 //! Every link has one upper end: the switch of lower rank (hops from the nearest root), then the one nearer to the lowest
-//! root where two roots are linked, then the higher GUID. A switch that can reach a destination by going down only does so,
+//! root where two roots are linked, then the lower GUID. A switch that can reach a destination by going down only does so,
 //! because it cannot know whether the packet came from above; others go up by the shortest way. Read Schroeder et al.,
 //! "Autonet" (1991) first. Without roots, switches from which nearly all hosts are equally far are taken, else the middle.
-
-use std::cmp::Reverse;
 
 use everywire_wire::Guid;
 
@@ -102,7 +100,7 @@ impl Order {
         from_top.sort_by_key(|&s| {
             let s = s as usize;
             let among_roots = if rank[s] == 0 { from_first[s] } else { 0 };
-            (rank[s], among_roots, Reverse(graph.switches[s].guid))
+            (rank[s], among_roots, graph.switches[s].guid)
         });
         let mut place = vec![0; from_top.len()];
         for (at, switch) in from_top.iter().enumerate() {
