@@ -14,13 +14,13 @@ pub struct MulticastTree {
     pub ports: BTreeMap<u32, BTreeSet<u8>>,
 }
 
-/// The tree of a group whose members are the given end ports. Members without a switch, or without a way to the others, get
-/// no part in it.
-pub fn tree(graph: &Graph, members: impl IntoIterator<Item = u32>) -> MulticastTree {
+/// The tree of a group whose members are the given end ports, each with whether it receives or only sends. Members without a
+/// switch, or without a way to the others, get no part in it.
+pub fn tree(graph: &Graph, members: impl IntoIterator<Item = (u32, bool)>) -> MulticastTree {
     let mut at: BTreeMap<u32, BTreeSet<u8>> = BTreeMap::new();
-    for member in members {
+    for (member, receives) in members {
         if let Some((switch, port)) = graph.endports.get(member as usize).and_then(|e| e.at) {
-            at.entry(switch).or_default().insert(port);
+            at.entry(switch).or_default().extend(receives.then_some(port));
         }
     }
     let mut result = MulticastTree { ports: at.clone() };

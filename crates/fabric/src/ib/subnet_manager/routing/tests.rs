@@ -152,7 +152,7 @@ fn multicast_trees_reach_all_members_once() {
     for (name, shape) in shapes() {
         let graph = shape.graph(0);
         for members in [vec![0, 1], vec![0, 2, 3], (0..graph.endports.len() as u32).collect()] {
-            let tree = tree(&graph, members.iter().copied());
+            let tree = tree(&graph, members.iter().map(|m| (*m, true)));
             for &from in &members {
                 let mut reached = Vec::new();
                 flood(&graph, &tree, graph.endports[from as usize].at.unwrap(), &mut reached);
