@@ -8,6 +8,7 @@
 
 pub mod config;
 mod election;
+mod hosted;
 mod inventory;
 mod lids;
 mod requests;
@@ -26,6 +27,7 @@ use everywire_wire::{Gid, Guid, Lid, Mad, PKey, Qpn};
 
 pub use config::{Partition, SmConfig};
 pub use election::SmState;
+pub use hosted::HostedSm;
 pub use routing::RoutingEngine;
 
 use election::OtherSm;
@@ -292,6 +294,11 @@ impl Sm {
             self.answers.push_back(SmMad { address, mad });
         }
     }
+}
+
+/// A GID from its halves.
+fn gid_of(prefix: u64, guid: Guid) -> Gid {
+    Gid((u128::from(prefix) << 64 | u128::from(guid.0)).to_be_bytes())
 }
 
 #[cfg(test)]

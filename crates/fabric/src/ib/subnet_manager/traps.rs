@@ -7,7 +7,7 @@ use std::time::Instant;
 use everywire_wire::mad::method;
 use everywire_wire::notice::{Notice, trap};
 use everywire_wire::smp::Smp;
-use everywire_wire::{Gid, Lid};
+use everywire_wire::{Gid, Guid, Lid};
 
 use super::election::SmState;
 use super::{Address, Sm};
@@ -37,8 +37,7 @@ impl Sm {
     }
 
     /// GID of a port.
-    pub(super) fn gid(&self, guid: everywire_wire::Guid) -> Gid {
-        let value = u128::from(self.config.gid_prefix) << 64 | u128::from(guid.0);
-        Gid(value.to_be_bytes())
+    pub(super) fn gid(&self, guid: Guid) -> Gid {
+        super::gid_of(self.config.gid_prefix, guid)
     }
 }
