@@ -178,8 +178,7 @@ impl Qp {
 
     /// The stream has ended: nothing more comes, or it is gone.
     pub(super) fn ended<E: QpEnv>(&mut self, env: &mut E, gone: bool) {
-        let ours_is_closed =
-            matches!(self.ending.stage, Stage::HalfClosed | Stage::Over | Stage::Terminated(_));
+        let ours_is_closed = matches!(self.ending.stage, Stage::HalfClosed | Stage::Over);
         let pending = self.ending.take_close();
         let close = match gone {
             true => None,

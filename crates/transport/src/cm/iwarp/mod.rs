@@ -56,3 +56,6 @@ fn block_of(peer_to_peer: bool, rtr: RtrSet, ird: u16, ord: u16) -> Enhanced {
         ord: ord.min(Enhanced::MAX_DEPTH),
     }
 }
+
+#[cfg(test)]
+mod tests;

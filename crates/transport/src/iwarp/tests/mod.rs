@@ -3,10 +3,17 @@
 //! What one end gives to its driver is written in pieces, as a socket takes it, and arrives in other pieces. The bench knows
 //! nothing of the transport beyond its driving contract.
 
+mod captures;
+mod close;
+mod errors;
+mod extensions;
+mod hostile;
+mod markers;
 mod operations;
+mod ready;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everywire_wire::ddp::{DdpHeader, DdpTarget};
 use everywire_wire::mpa::{Fpdu, crc32c, pad_len};
@@ -303,5 +310,3 @@ pub(super) fn pattern(len: usize, seed: u8) -> Vec<u8> {
 pub(super) fn ok(ids: impl IntoIterator<Item = u64>) -> Vec<(u64, WcStatus)> {
     ids.into_iter().map(|id| (id, WcStatus::Success)).collect()
 }
-
-pub(super) const LONG: Duration = Duration::from_secs(60);

@@ -1,0 +1,76 @@
+//! Who may send first: the responder waits for the initiator's first FPDU, whatever that is (RFC 5044 §7.1, RFC 6581 §9).
+
+use super::*;
+
+/// The responder's sends wait; each ready-to-receive frame lets them go and touches nothing else.
+#[test]
+fn every_frame_makes_ready() {
+    let frames: [(Rtr, &[u8]); 3] = [
+        (Rtr::Send, &[]),
+        // As Linux siw sends it: STag 1, TO 0.
+        (Rtr::Write, &[0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]),
+        (Rtr::Read, &[0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]),
+    ];
+    for (rtr, bytes) in frames {
+        for piece in [1, 1000] {
+            let mut bench = Bench::new(Setup { rtr: Some(rtr), depth: 1, piece, ..Setup::default() });
+            bench.nodes[0].recv(1, 0, 10);
+            bench.nodes[1].recv(2, 0, 10);
+            bench.nodes[1].send(SendWr::new(3, SendOp::Send).with_inline(*b"first"));
+            assert!(!bench.transmit(1), "the responder spoke first");
+            assert_eq!(bench.nodes[1].env.events, []);
+            bench.run();
+            assert!(bench.fpdus(0)[0].starts_with(bytes));
+            assert_eq!(bench.fpdus(0).len(), 1);
+            assert_eq!(bench.nodes[1].env.events, [QpEvent::CommEstablished]);
+            assert_eq!(bench.nodes[0].received(), ok([1]));
+            assert_eq!(bench.nodes[1].sent(), ok([3]));
+            assert_eq!(bench.nodes[1].received(), [], "a receive was spent on being ready");
+            // Real traffic goes on with the numbers that are due.
+            let remote = bench.nodes[1].remote(0);
+            let node = &mut bench.nodes[0];
+            let sink = node.sge(100, 100);
+            node.send(SendWr::new(4, SendOp::Read { remote }).with_sges([sink]));
+            node.send(SendWr::new(5, SendOp::Send).with_inline(*b"second"));
+            bench.run();
+            assert_eq!(bench.nodes[0].sent(), ok([4, 5]));
+            assert_eq!(bench.nodes[1].received(), ok([2]));
+            bench.assert_idle();
+        }
+    }
+}
+
+/// Without the model any FPDU of the initiator will do (cases IW-02).
+#[test]
+fn client_and_server() {
+    let mut bench = Bench::new(Setup::default());
+    bench.nodes[0].recv(1, 0, 10);
+    bench.nodes[1].recv(2, 0, 10);
+    bench.nodes[1].send(SendWr::new(3, SendOp::Send).with_inline(*b"held"));
+    bench.run();
+    assert_eq!(bench.log[1], []);
+    bench.nodes[0].send(SendWr::new(4, SendOp::Send).with_inline(*b"go"));
+    bench.run();
+    assert_eq!((bench.nodes[0].received(), bench.nodes[1].received()), (ok([1]), ok([2])));
+}
+
+/// Cases IW-03: no bytes, no checks, whatever the STag; peers that send an empty SEND are understood.
+#[test]
+fn zero_length_with_any_stag() {
+    let write = |stag: u32| {
+        let mut segment = vec![0xc1, 0x40];
+        segment.extend(stag.to_be_bytes());
+        segment.extend([0xff; 8]);
+        frame(&segment)
+    };
+    let mut bench = Bench::new(Setup { rtr: Some(Rtr::Write), ..Setup::default() });
+    for stag in [0, 1, 0xffff_ffff] {
+        bench.deliver(1, &write(stag));
+    }
+    assert_eq!(bench.nodes[1].qp.state(), QpState::Rts);
+    assert_eq!(bench.nodes[1].env.events, [QpEvent::CommEstablished]);
+    let mut bench = Bench::new(Setup { rtr: Some(Rtr::Send), ..Setup::default() });
+    let send = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    bench.deliver(1, &frame(&send));
+    assert_eq!(bench.nodes[1].qp.state(), QpState::Rts);
+}
