@@ -12,6 +12,7 @@ use super::packet::Hold;
 use super::port::LANES;
 use super::subnet::Subnet;
 use crate::clock::SimTime;
+use crate::faults::{FaultSource, Ppm};
 
 impl Subnet {
     /// Pulls a link's cable. Packets on the wire are lost; those that wait to cross it are dropped and counted.
@@ -29,6 +30,23 @@ impl Subnet {
         let record = self.links.get_mut(link.0 as usize).ok_or(TopologyError::UnknownLink(link))?;
         record.plugged = true;
         self.raise_link(now, link);
+        Ok(())
+    }
+
+    /// How often a link's wire flips a bit of a packet, from now on.
+    pub fn set_bit_errors(&mut self, link: LinkId, errors: Ppm) -> Result<(), TopologyError> {
+        let record = self.links.get_mut(link.0 as usize).ok_or(TopologyError::UnknownLink(link))?;
+        record.params.bit_errors = errors;
+        for end in record.ends {
+            if let Some(cable) = &mut self.ports[end as usize].cable {
+                cable.params.bit_errors = errors;
+            }
+            if errors.0 > 0 && self.faults[end as usize].is_none() {
+                // Odd multipliers keep the generators of the ports apart.
+                let seed = self.seed ^ (u64::from(end) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                self.faults[end as usize] = Some(Box::new(FaultSource::new(seed)));
+            }
+        }
         Ok(())
     }
 

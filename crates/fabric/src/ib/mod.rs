@@ -8,6 +8,7 @@
 mod agent;
 mod arbiter;
 mod audit;
+mod build;
 mod capture;
 pub mod config;
 mod counters;

@@ -193,13 +193,9 @@ impl Subnet {
         let link = self.links.len() as u32;
         for (end, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
             self.ports[end as usize].plug(Cable::new(peer, link, params));
-            if params.bit_errors.0 > 0 {
-                // Odd multipliers keep the generators of the ports apart.
-                let seed = self.seed ^ (u64::from(end) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                self.faults[end as usize] = Some(Box::new(FaultSource::new(seed)));
-            }
         }
         self.links.push(LinkRecord { ends, params, plugged: true });
+        self.set_bit_errors(LinkId(link), params.bit_errors)?;
         self.raise_link(self.clock.elapsed(), LinkId(link));
         Ok(LinkId(link))
     }

@@ -1,0 +1,1 @@
+//! The agents: what a subnet manager and tools see.

@@ -1,0 +1,6 @@
+//! The InfiniBand subnet from outside: brought up by MADs, loaded with packets, watched by the credit checker.
+
+mod agents;
+mod credits;
+mod manager;
+mod traffic;
