@@ -40,6 +40,8 @@ pub struct LinkType(pub u16);
 impl LinkType {
     /// LINKTYPE_ETHERNET: destination and source MAC, Ethertype, no FCS.
     pub const ETHERNET: LinkType = LinkType(1);
+    /// LINKTYPE_ERF: a record header of the Extensible Record Format, then what it says.
+    pub const ERF: LinkType = LinkType(197);
     /// LINKTYPE_INFINIBAND: LRH first, VCRC not included.
     pub const INFINIBAND: LinkType = LinkType(247);
 }

@@ -1,13 +1,11 @@
 //! Taps on links: every packet as it is on the wire, and a tap that writes them as pcapng.
 //!
-//! LINKTYPE_INFINIBAND (247) frames are LRH to ICRC, as dissectors know them; the VCRC is left out there, and given to a
-//! [`Tap`] of one's own.
+//! Packets stand in Extensible Record Format records (LINKTYPE_ERF, type 21), LRH to VCRC, as cards that listen on InfiniBand
+//! links give them: tshark 4.0 dissects these, and shows packets of LINKTYPE_INFINIBAND (247) as mere bytes.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::time::Instant;
-
-use everywire_wire::vcrc::VCRC_LEN;
 
 use super::config::{LinkId, PortId};
 use super::subnet::Subnet;
@@ -36,6 +34,13 @@ impl Subnet {
     }
 }
 
+/// Bytes of an ERF record header.
+const ERF_HEADER: usize = 16;
+/// ERF type of InfiniBand packets.
+const ERF_INFINIBAND: u8 = 21;
+/// ERF flag: records are as long as their packets.
+const ERF_VARYING_LENGTH: u8 = 1 << 2;
+
 /// Writes a subnet's packets as pcapng, an interface a link.
 #[derive(Debug)]
 pub struct PcapTap<W: Write> {
@@ -56,7 +61,7 @@ impl<W: Write> PcapTap<W> {
         for link in 0..subnet.links() {
             let ends = subnet.ends(LinkId(link as u32)).map(|ends| ends.map(|end| subnet.port_name(end)));
             let name = ends.map_or_else(String::new, |[a, b]| format!("{a} - {b}"));
-            interfaces.push(writer.add_interface(&name, "", LinkType::INFINIBAND)?);
+            interfaces.push(writer.add_interface(&name, "", LinkType::ERF)?);
         }
         Ok(PcapTap { writer, interfaces, base, base_ns, failed: None })
     }
@@ -84,7 +89,21 @@ impl<W: Write + fmt::Debug + Send> Tap for PcapTap<W> {
             comment: Some(&comment),
             ..PacketInfo::default()
         };
-        let written = self.writer.write_packet(*interface, &info, &packet[..packet.len() - VCRC_LEN]);
-        self.failed = written.err();
+        let record = erf_record(info.time_ns, packet);
+        self.failed = self.writer.write_packet(*interface, &info, &record).err();
     }
+}
+
+/// The packet in an ERF record: time in seconds and 2^-32 parts, little-endian; the rest is big-endian.
+fn erf_record(time_ns: u64, packet: &[u8]) -> Vec<u8> {
+    let (seconds, ns) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    let time = (seconds << 32) + (ns << 32) / 1_000_000_000;
+    let mut record = Vec::with_capacity(ERF_HEADER + packet.len());
+    record.extend(time.to_le_bytes());
+    record.extend([ERF_INFINIBAND, ERF_VARYING_LENGTH]);
+    record.extend(((ERF_HEADER + packet.len()) as u16).to_be_bytes());
+    record.extend([0; 2]);
+    record.extend((packet.len() as u16).to_be_bytes());
+    record.extend(packet);
+    record
 }

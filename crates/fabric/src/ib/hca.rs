@@ -51,8 +51,8 @@ pub struct IbPort {
     pub client_reregister: bool,
 }
 
-/// A received packet's room in the port's buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A received packet's room in the port's buffer. Not to be copied: it is given back once.
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "the sender waits for this room"]
 pub struct Credit(pub(super) Hold);
 
@@ -244,8 +244,9 @@ impl Subnet {
             ledger.given(hold);
         }
         let (port, at) = (self.port_id(index), self.clock.instant(now));
+        let kept = credit.is_some();
         self.out.push_back(Event::Deliver { port, at, packet: packet.into_bytes(), hops, credit });
-        if credit.is_none() {
+        if !kept {
             self.release(now, hold);
         }
     }

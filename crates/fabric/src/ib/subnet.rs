@@ -33,7 +33,7 @@ use crate::clock::{SimTime, VirtualClock, nanos};
 use crate::faults::FaultSource;
 
 /// What has happened.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub enum Event {
     /// A packet for the adapter's queue pairs.
     Deliver {

@@ -2,5 +2,6 @@
 
 mod agents;
 mod credits;
+mod data;
 mod manager;
 mod traffic;
