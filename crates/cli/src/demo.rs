@@ -54,10 +54,13 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     }
     let seconds = Duration::from_secs_f64(args.seconds);
     let mut rows = Vec::new();
-    for (name, part) in [("verbs", verbs::rows as Part), ("NVMe over RDMA", nvme::rows as Part)] {
-        let progress = Progress::steps(&format!("rocev2, {name}"));
-        rows.extend(part(args.device.as_deref(), seconds)?);
-        drop(progress);
+    let named = args.device.as_deref().and_then(|device| device.split(':').next());
+    for wire in WIRES.into_iter().filter(|wire| named.is_none_or(|named| named == *wire)) {
+        for (name, part) in [("verbs", verbs::rows as Part), ("NVMe over RDMA", nvme::rows as Part)] {
+            let progress = Progress::steps(&format!("{wire}, {name}"));
+            rows.extend(part(wire, args.device.as_deref(), seconds)?);
+            drop(progress);
+        }
     }
     if args.json {
         print(
@@ -69,7 +72,10 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     verdict(&rows)
 }
 
-type Part = fn(Option<&str>, Duration) -> Result<Vec<Row>, CliError>;
+/// Wires whose devices need nothing but an address.
+const WIRES: [&str; 2] = ["rocev2", "iwarp"];
+
+type Part = fn(&'static str, Option<&str>, Duration) -> Result<Vec<Row>, CliError>;
 
 fn table(rows: &[Row]) -> Result<(), CliError> {
     print(format_args!(

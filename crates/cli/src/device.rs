@@ -17,8 +17,9 @@ const LOOPBACK_TRIES: u8 = 60;
 /// Flags of every command that opens a device.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DeviceArgs {
-    /// The device: rocev2:ADDRESS (UDP sockets, no privileges); rocev2-raw:INTERFACE/ADDRESS or
-    /// rocev1:INTERFACE/ADDRESS (CAP_NET_RAW; ,vlan=VID and ,priority=PCP tag its frames).
+    /// The device: rocev2:ADDRESS (UDP sockets) or iwarp:ADDRESS (TCP sockets), no privileges; rocev2-raw:INTERFACE/ADDRESS
+    /// or rocev1:INTERFACE/ADDRESS (CAP_NET_RAW; ,vlan=VID and ,priority=PCP tag its frames). A client may name the wire
+    /// alone: iwarp.
     #[arg(long, value_name = "WIRE:ADDRESS")]
     pub device: Option<String>,
     /// Write every packet of the device to this pcapng file, which Wireshark opens.
@@ -27,6 +28,17 @@ pub struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// On this wire, with the address that suits.
+    pub fn on_wire(wire: &str) -> DeviceArgs {
+        DeviceArgs { device: Some(wire.to_owned()), capture: None }
+    }
+
+    /// The wire of devices whose address is chosen: the named one's, where it is a wire of sockets.
+    pub fn wire(&self) -> &'static str {
+        let named = self.device.as_deref().unwrap_or_default();
+        if named.split(':').next() == Some("iwarp") { "iwarp" } else { "rocev2" }
+    }
+
     fn options(&self) -> OpenOptions {
         OpenOptions { capture: self.capture.clone(), ..OpenOptions::default() }
     }
@@ -39,7 +51,8 @@ impl DeviceArgs {
 
     /// Opens the device of a client of `peer`.
     pub fn open_for_peer(&self, peer: SocketAddr) -> Result<Host, CliError> {
-        if let Some(name) = &self.device {
+        let wire = self.wire();
+        if let Some(name) = self.device.as_ref().filter(|name| *name != wire) {
             if let Ok(spec) = DeviceSpec::parse(name)
                 && spec.ip.is_ipv4() != peer.is_ipv4()
             {
@@ -66,8 +79,8 @@ impl DeviceArgs {
             _ => {}
         }
         let name = match path.scope_id {
-            0 => format!("rocev2:{}", path.src),
-            index => format!("rocev2:{}%{}", path.src, interface_name(index)?),
+            0 => format!("{wire}:{}", path.src),
+            index => format!("{wire}:{}%{}", path.src, interface_name(index)?),
         };
         open(&name, &self.options())
     }
@@ -88,7 +101,8 @@ impl DeviceArgs {
         let options = self.options_beside(peer, scope_id);
         for device in others {
             let mtu = options.mtu.into_iter().chain(device.active_mtu).min_by_key(|mtu| mtu.bytes());
-            match Host::open(&device.name, &OpenOptions { mtu, ..options.clone() }) {
+            let name = device.name.replacen("rocev2", self.wire(), 1);
+            match Host::open(&name, &OpenOptions { mtu, ..options.clone() }) {
                 Err(OpenError::InUse { .. }) => {}
                 other => return other.map_err(blame),
             }
@@ -106,7 +120,7 @@ impl DeviceArgs {
         let options = self.options_beside(peer, 0);
         let mut last_error = None;
         for ip in candidates.filter(|ip| IpAddr::V4(*ip) != peer) {
-            match Host::open(&format!("rocev2:{ip}"), &options) {
+            match Host::open(&format!("{}:{ip}", self.wire()), &options) {
                 Ok(host) => return Ok(host),
                 Err(e @ OpenError::InUse { .. }) => last_error = Some(e),
                 Err(e) => return Err(blame(e)),

@@ -34,8 +34,9 @@ struct NotStarted {
 }
 
 impl SecondProcess {
-    /// Starts it with the arguments that `arguments` gives for a device: `device`, or else a free loopback address.
+    /// Starts it with the arguments that `arguments` gives for a device: `device`, or else a free loopback address on `wire`.
     pub fn start(
+        wire: &str,
         device: Option<&str>,
         arguments: impl Fn(&str) -> Vec<String>,
     ) -> Result<SecondProcess, CliError> {
@@ -46,7 +47,7 @@ impl SecondProcess {
         let mut last = String::new();
         for byte in FIRST..FIRST + TRIES {
             let ip = IpAddr::from([127, 0, 0, byte]);
-            match launch(arguments(&format!("rocev2:{ip}")))? {
+            match launch(arguments(&format!("{wire}:{ip}")))? {
                 Ok(second) => return Ok(second),
                 // In use by another process: the next address.
                 Err(e) if e.said.contains("cannot open a device at") => last = e.said,

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use everywire_net::{Host, OpenOptions, TokioRt, block_on};
 use everywire_verbs::{
-    CmErrorKind, ConnParam, ConnectOptions, Connection, Device, DisconnectReason, ErrorKind, IwarpOptions,
-    ListenOptions, Listener, MpaFailure, NodeType, Qp, QpInit, QpType, SendOp, SendWr, StreamError, Wire,
+    Access, CmErrorKind, ConnParam, ConnectOptions, Connection, Cq, Device, DisconnectReason, ErrorKind,
+    IwarpOptions, ListenOptions, Listener, MemoryRegion, MpaFailure, NodeType, Qp, QpInit, QpType, RecvWr,
+    Remote, Rtr, SendOp, SendWr, StreamError, WcOpcode, WcStatus, Wire,
 };
+
+const LEN: usize = 1 << 20;
 
 fn open(ip: &str, iwarp: IwarpOptions) -> Host {
     let host = Host::open(&format!("iwarp:{ip}"), &OpenOptions { iwarp, ..OpenOptions::default() }).unwrap();
@@ -21,14 +24,25 @@ fn any(ip: &str) -> SocketAddr {
 }
 
 struct Side {
+    cq: Cq,
     qp: Qp,
+    mr: MemoryRegion,
 }
 
 fn side(device: &Device) -> Side {
     let pd = device.alloc_pd().unwrap();
     let cq = device.create_cq(64).unwrap();
     let qp = pd.create_qp(&QpInit::new(QpType::Rc, &cq)).unwrap();
-    Side { qp }
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let mr = pd.register(LEN, access).unwrap();
+    Side { cq, qp, mr }
+}
+
+async fn one(cq: &Cq) -> WcOpcode {
+    let mut done = Vec::new();
+    cq.wait(&mut done, 1).await.unwrap();
+    assert_eq!(done[0].status, WcStatus::Success, "{done:?}");
+    done[0].opcode
 }
 
 async fn accept(listener: &Listener, side: &Side, data: &[u8]) -> Connection {
@@ -169,4 +183,65 @@ fn the_first_bytes_decide_whose_a_connection_is() {
         drop(theirs);
     });
     talker.join().unwrap();
+}
+
+#[test]
+fn messages_go_both_ways_with_every_option() {
+    let rows = [
+        ("127.0.0.9", true, false, None),
+        ("127.0.0.10", false, false, None),
+        ("127.0.0.11", true, true, None),
+        ("127.0.0.12", true, false, Some(Rtr::Send)),
+        ("127.0.0.13", false, true, Some(Rtr::Write)),
+        ("::1", true, false, Some(Rtr::Read)),
+    ];
+    for (ip, crc, markers, peer_to_peer) in rows {
+        let host = open(ip, IwarpOptions { crc, markers, peer_to_peer, ..IwarpOptions::default() });
+        let device = host.device();
+        let listener = device.listen(any(ip), ListenOptions::default()).unwrap();
+        let (server, client) = (side(device), side(device));
+        let pattern: Vec<u8> = (0..LEN).map(|i| (i / 251) as u8 ^ i as u8).collect();
+        server.mr.write_at(0, &pattern).unwrap();
+        let (addr, rkey) = (server.mr.addr(), server.mr.rkey());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                block_on(async {
+                    server
+                        .qp
+                        .to_init(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)
+                        .unwrap();
+                    server.qp.post_recv(RecvWr::new(9, [server.mr.sge(..64)])).unwrap();
+                    let connection = accept(&listener, &server, b"").await;
+                    assert_eq!(one(&server.cq).await, WcOpcode::Recv);
+                    let hello = SendWr::new(1, SendOp::Send).with_inline(*b"bye");
+                    server.qp.post_send(hello).unwrap();
+                    one(&server.cq).await;
+                    connection.closed().await;
+                });
+            });
+            block_on(async {
+                let connection =
+                    device.connect(ConnectOptions::new(listener.local_addr(), &client.qp)).await.unwrap();
+                client.qp.post_recv(RecvWr::new(8, [client.mr.sge(..64)])).unwrap();
+                let remote = Remote { addr, rkey };
+                let post =
+                    |op| client.qp.post_send(SendWr::new(1, op).with_sges([client.mr.sge(..)])).unwrap();
+                post(SendOp::Read { remote });
+                assert_eq!(one(&client.cq).await, WcOpcode::RdmaRead);
+                assert_eq!(client.mr.read_vec(0, LEN).unwrap(), pattern);
+                let back: Vec<u8> = pattern.iter().rev().copied().collect();
+                client.mr.write_at(0, &back).unwrap();
+                post(SendOp::Write { remote });
+                assert_eq!(one(&client.cq).await, WcOpcode::RdmaWrite);
+                client.qp.post_send(SendWr::new(2, SendOp::Send).with_inline(*b"done")).unwrap();
+                let mut seen = [one(&client.cq).await, one(&client.cq).await];
+                seen.sort_by_key(|opcode| *opcode as u8);
+                assert_eq!(seen, [WcOpcode::Send, WcOpcode::Recv]);
+                connection.disconnect().await;
+            });
+        });
+        let got = server.mr.read_vec(64, LEN - 64).unwrap();
+        let want: Vec<u8> = pattern.iter().rev().copied().skip(64).collect();
+        assert!(got == want, "{ip}: what was written is there");
+    }
 }

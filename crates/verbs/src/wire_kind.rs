@@ -8,8 +8,10 @@
 use std::fmt;
 
 use everywire_transport::ib::{PostError, QpType, SendOp, SendWr};
+use everywire_transport::memory::Access;
 
 use crate::config::DeviceConfig;
+use crate::device::Device;
 use crate::error::{ErrorKind, VerbsError};
 
 /// What carries a device's messages.
@@ -188,6 +190,15 @@ impl DeviceConfig {
             Some(why) => Err(PostError::NotOnThisWire { op: wr.op.name(), why }),
             None => Ok(()),
         }
+    }
+}
+
+impl Device {
+    /// What a region must allow that is the sink of this device's READs: over iWARP a READ's response is a tagged message
+    /// like a WRITE, and its sink must allow it (RFC 5040 §4.3), unless the device is opened lenient.
+    pub fn read_sink_access(&self) -> Access {
+        let tagged = self.wire() == Wire::Iwarp && self.config().iwarp.strict_read_sink;
+        if tagged { Access::LOCAL_WRITE | Access::REMOTE_WRITE } else { Access::LOCAL_WRITE }
     }
 }
 

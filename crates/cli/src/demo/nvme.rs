@@ -30,10 +30,10 @@ const BLOCK: u64 = 4096;
 const DEPTH: u16 = 32;
 
 /// Starts a target, writes, reads back, measures.
-pub fn rows(device: Option<&str>, seconds: Duration) -> Result<Vec<Row>, CliError> {
+pub fn rows(wire: &'static str, device: Option<&str>, seconds: Duration) -> Result<Vec<Row>, CliError> {
     let export = format!("{SUBSYSTEM}=ram:128MiB");
-    let second = SecondProcess::start(device, |device| serve::arguments(device, &export))?;
-    let host = DeviceArgs::default().open_for_peer(second.addr())?;
+    let second = SecondProcess::start(wire, device, |device| serve::arguments(device, &export))?;
+    let host = DeviceArgs::on_wire(wire).open_for_peer(second.addr())?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;
     let rt = runtime.handle();
@@ -46,7 +46,7 @@ pub fn rows(device: Option<&str>, seconds: Duration) -> Result<Vec<Row>, CliErro
             let load = Load { pattern, block_size: BLOCK, depth: DEPTH, duration: seconds };
             let measured = load.run(&rt, &namespace).await?;
             rows.push(Row {
-                wire: "rocev2",
+                wire,
                 protocol: format!("NVMe {name} 4 KiB, {DEPTH} in flight"),
                 verified: verified.clone(),
                 gb_per_s: measured.gb_per_s(),

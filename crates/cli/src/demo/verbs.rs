@@ -23,16 +23,18 @@ const DEPTH: u32 = 16;
 const ROUNDS: u64 = 16;
 
 /// Starts a target and does all three.
-pub fn rows(device: Option<&str>, seconds: Duration) -> Result<Vec<Row>, CliError> {
-    let second = SecondProcess::start(device, |device| perf::listen_arguments(device, perf::DEFAULT_PORT))?;
-    let host = DeviceArgs::default().open_for_peer(second.addr())?;
+pub fn rows(wire: &'static str, device: Option<&str>, seconds: Duration) -> Result<Vec<Row>, CliError> {
+    let second =
+        SecondProcess::start(wire, device, |device| perf::listen_arguments(device, perf::DEFAULT_PORT))?;
+    let host = DeviceArgs::on_wire(wire).open_for_peer(second.addr())?;
     [Operation::Write, Operation::Read, Operation::Send]
         .into_iter()
-        .map(|operation| row(&host, &second, operation, seconds))
+        .map(|operation| row(wire, &host, &second, operation, seconds))
         .collect()
 }
 
 fn row(
+    wire: &'static str,
     host: &Host,
     second: &SecondProcess,
     operation: Operation,
@@ -51,7 +53,7 @@ fn row(
     let measured = throughput::run(&links, &plan)?;
     client::close(&links);
     Ok(Row {
-        wire: "rocev2",
+        wire,
         protocol: format!("RC {} 64 KiB, {DEPTH} in flight", operation.name()),
         verified,
         gb_per_s: measured.gbit_per_s / 8.0,

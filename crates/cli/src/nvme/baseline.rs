@@ -45,7 +45,7 @@ impl ReadLoop {
     /// Measures against a second process; READs a second.
     pub fn measure(self) -> Result<BaselineResult, CliError> {
         let arguments = |device: &str| ["nvme", "baseline-server", device].map(str::to_owned).to_vec();
-        let second = SecondProcess::start(None, arguments)?;
+        let second = SecondProcess::start("rocev2", None, arguments)?;
         let options = BaselineOptions {
             size: self.size as usize,
             depth: self.depth.into(),

@@ -126,7 +126,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     }
     let second = match args.target {
         Some(_) => None,
-        None => Some(SecondProcess::start(None, |device| serve::arguments(device, OWN_TARGET))?),
+        None => Some(SecondProcess::start(args.device.wire(), None, |device| {
+            serve::arguments(device, OWN_TARGET)
+        })?),
     };
     let place = args.place(second.as_ref())?;
     let ground = place.open()?;

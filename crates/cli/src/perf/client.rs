@@ -68,7 +68,9 @@ pub fn slots(size: u32, depth: u32) -> (usize, usize) {
 pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     let raw_options = if args.baseline { Some(raw_options(args, &plan)?) } else { None };
     let second = match &args.target {
-        None => Some(SecondProcess::start(None, |device| super::listen_arguments(device, args.port))?),
+        None => Some(SecondProcess::start(args.device.wire(), None, |device| {
+            super::listen_arguments(device, args.port)
+        })?),
         Some(_) => None,
     };
     let peer = match (&args.target, &second) {

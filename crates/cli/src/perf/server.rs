@@ -59,12 +59,20 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let gid = device.gids().first().ok_or_else(|| CliError::failed("the device has no address"))?;
     let addr = route::with_scope(gid.ip, args.port, gid.scope_id);
     let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
-    let datagrams = device.listen_udp(addr, ListenOptions::default()).map_err(error::cm)?;
+    let ud = device.attributes().ud;
+    let datagrams = ud.then(|| device.listen_udp(addr, ListenOptions::default())).transpose();
+    let datagrams = datagrams.map_err(error::cm)?;
     print(format_args!("listening on {addr}"))?;
     let server = Server { device: device.clone(), rt: runtime.handle(), arrived: Rc::default() };
     runtime.block_on(async {
         loop {
-            match select(listener.next_request(), datagrams.next_request()).await {
+            let asked = async {
+                match &datagrams {
+                    Some(datagrams) => datagrams.next_request().await,
+                    None => std::future::pending().await,
+                }
+            };
+            match select(listener.next_request(), std::pin::pin!(asked)).await {
                 Either::First(request) => {
                     let request = request.map_err(error::cm)?;
                     server.spawn(request.peer(), server.clone().serve(request));

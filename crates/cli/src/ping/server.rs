@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, select};
 use everywire_verbs::{
-    Access, ConnParam, ConnectRequest, Device, ListenOptions, Listener, MemoryRegion, SendOp, SendWr,
+    ConnParam, ConnectRequest, Device, ListenOptions, Listener, MemoryRegion, SendOp, SendWr,
 };
 
 use super::{ADVERT_LEN, Advert, Args, Endpoint, MAX_SIZE, between};
@@ -51,7 +51,7 @@ async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<
     let (local, peer) = (request.local(), request.peer());
     let pd = device.alloc_pd().map_err(CliError::failed)?;
     let mut end = Endpoint::new(&pd, between(local, peer))?;
-    let buffer = pd.register(MAX_SIZE as usize, Access::LOCAL_WRITE).map_err(CliError::failed)?;
+    let buffer = pd.register(MAX_SIZE as usize, device.read_sink_access()).map_err(CliError::failed)?;
     let asked = request.param();
     let param = ConnParam {
         responder_resources: asked.initiator_depth.clamp(1, 16),

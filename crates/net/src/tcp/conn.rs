@@ -17,6 +17,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Pieces of a burst that one system call takes (UIO_MAXIOV).
 const MAX_PIECES: usize = 1024;
 
+/// Empty bursts kept for connections that come to wait.
+const MAX_SPARE: usize = 8;
+
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -83,17 +86,21 @@ impl Conn {
 
     /// Writes a burst, behind what waits. `Ok(n)`: the socket took `n` bytes now; `burst` has been emptied if it took all,
     /// else it has been kept, and replaced by an empty one.
-    pub(super) fn write(&mut self, burst: &mut StreamBurst) -> io::Result<usize> {
+    pub(super) fn write(
+        &mut self,
+        burst: &mut StreamBurst,
+        spare: &mut Vec<StreamBurst>,
+    ) -> io::Result<usize> {
         let written = if self.waiting.is_empty() { self.send(burst, 0)? } else { 0 };
         if written < burst.len() {
-            let burst = std::mem::take(burst);
+            let burst = std::mem::replace(burst, spare.pop().unwrap_or_default());
             self.waiting.push_back(Waiting { burst, done: written });
         }
         Ok(written)
     }
 
     /// Writes what waits; how much the socket took.
-    pub(super) fn flush(&mut self) -> io::Result<usize> {
+    pub(super) fn flush(&mut self, spare: &mut Vec<StreamBurst>) -> io::Result<usize> {
         let mut total = 0;
         while let Some(mut first) = self.waiting.pop_front() {
             let written = self.send(&first.burst, first.done)?;
@@ -103,6 +110,13 @@ impl Conn {
                 self.waiting.push_front(first);
                 break;
             }
+            if spare.len() < MAX_SPARE {
+                first.burst.clear();
+                spare.push(first.burst);
+            }
+        }
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new(); // an idle connection holds nothing
         }
         Ok(total)
     }

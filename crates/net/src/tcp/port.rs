@@ -79,6 +79,8 @@ pub(crate) struct TcpPort {
     conns: HashMap<ConnId, Conn>,
     undecided: HashMap<u64, Undecided>,
     buffer: Box<[u8]>,
+    /// Bursts that connections have waited with.
+    spare: Vec<StreamBurst>,
     /// The connection that was read last.
     hot: Option<ConnId>,
     hot_turns: u32,
@@ -97,6 +99,7 @@ impl TcpPort {
             conns: HashMap::new(),
             undecided: HashMap::new(),
             buffer: vec![0; BUFFER].into(),
+            spare: Vec::new(),
             hot: None,
             hot_turns: 0,
             accept_again: None,
@@ -318,7 +321,7 @@ impl TcpPort {
         let mut came = false;
         if flags.contains(epoll::EventFlags::OUT) && !conn.is_drained() {
             came = true;
-            match conn.flush() {
+            match conn.flush(&mut self.spare) {
                 Ok(written) => to.event(id, ConnEvent::Written(written)),
                 Err(error) => {
                     self.lose(id, &error, to);
@@ -402,7 +405,7 @@ impl TcpPort {
     /// The connection is gone, and the device must hear of it.
     pub(crate) fn write(&mut self, id: ConnId, burst: &mut StreamBurst) -> Result<usize, StreamError> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(0) };
-        match conn.write(burst) {
+        match conn.write(burst, &mut self.spare) {
             Ok(written) => {
                 if !conn.is_drained() && !conn.watched_for_room {
                     self.watch(id);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use everywire_block::{IoBuf, IoMemory};
 use everywire_verbs::rt::Notify;
-use everywire_verbs::{Access, MemoryRegion, Pd, Sge, VerbsError};
+use everywire_verbs::{MemoryRegion, Pd, Sge, VerbsError};
 
 use super::region::io_memory;
 
@@ -85,7 +85,7 @@ impl DataPool {
     pub(super) fn new(pd: &Pd, bytes: usize, max: usize) -> Result<Rc<Self>, VerbsError> {
         let max = max.next_power_of_two().max(BLOCK);
         let len = bytes.max(max).next_multiple_of(max);
-        let region = pd.register(len, Access::LOCAL_WRITE)?;
+        let region = pd.register(len, pd.device().read_sink_access())?;
         let max_order = (max / BLOCK).trailing_zeros() as usize;
         let blocks = RefCell::new(Buddy::new(len / BLOCK, max_order));
         Ok(Rc::new(Self {
