@@ -52,6 +52,17 @@ pub fn mads() -> Vec<Mad> {
     packets.filter(|p| p.bth.dest_qp == Qpn::GSI).filter_map(|p| p.payload.try_into().ok()).collect()
 }
 
+/// The TCP payloads of frames to or from the iWARP ports of the captures: start frames and FPDUs.
+pub fn iwarp_payloads() -> Vec<Vec<u8>> {
+    let payload = |frame: &Vec<u8>| {
+        let is_tcp = frame.len() > 54 && frame[12..14] == [8, 0] && frame[23] == 6;
+        let end = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+        let start = 34 + usize::from(frame[46] >> 4) * 4;
+        frame.get(start..end).filter(|p| is_tcp && !p.is_empty()).map(<[u8]>::to_vec)
+    };
+    frames().iter().filter(|f| f.len() > 54).filter_map(payload).collect()
+}
+
 /// The frames of a pcap file, as far as it is whole.
 fn pcap_frames(mut file: &[u8]) -> impl Iterator<Item = &[u8]> {
     const FILE_HEADER: usize = 24;

@@ -2,13 +2,16 @@
 
 use everywire_fuzz::{captures, target};
 use everywire_wire::cm::{self, CmMad};
+use everywire_wire::ddp::DdpHeader;
 use everywire_wire::eth::EthHeader;
 use everywire_wire::grh::Grh;
 use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header};
 use everywire_wire::ip_cm::IpCmHeader;
 use everywire_wire::lrh::Lrh;
 use everywire_wire::mad::{MadHeader, RmppHeader};
+use everywire_wire::mpa::{self, Enhanced, Fpdu, StartFrame, StartKind};
 use everywire_wire::notice;
+use everywire_wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest, Terminate};
 use everywire_wire::sa::{self, Record, SaMad};
 use everywire_wire::smp::{self, Smp};
 use everywire_wire::udp::UdpHeader;
@@ -260,4 +263,55 @@ target!(sa_records, from(56, subnet_mads()), |bytes| {
     re_emits!(bytes, sa::PathRecord);
     re_emits!(bytes, sa::McMemberRecord);
     re_emits!(bytes, sa::ServiceRecord);
+});
+
+fn start_frames() -> Vec<Vec<u8>> {
+    captures::iwarp_payloads().into_iter().filter(|p| p.starts_with(b"MPA ID")).collect()
+}
+
+target!(mpa_start, start_frames(), |bytes| {
+    for kind in [StartKind::Request, StartKind::Reply] {
+        let length = StartFrame::length(kind, bytes);
+        if let Ok(frame) = StartFrame::parse(kind, bytes) {
+            let mut out = Vec::new();
+            frame.emit(&mut out);
+            assert_eq!(out, &bytes[..out.len()]);
+            assert_eq!(length, Ok(Some(out.len())));
+            if let Ok(block) = Enhanced::parse(frame.private_data) {
+                assert_eq!(block.to_bytes(), frame.private_data[..4]);
+            }
+        }
+    }
+});
+
+target!(mpa_fpdu, captures::iwarp_payloads(), |bytes| {
+    if let Ok(fpdu) = Fpdu::parse(bytes) {
+        let mut out = Vec::new();
+        fpdu.emit(&mut out);
+        assert_eq!(out, &bytes[..fpdu.len()]);
+        mpa::seal(&mut out);
+        assert_eq!(out[out.len() - 4..], fpdu.computed_crc());
+    }
+});
+
+target!(ddp, from(2, captures::iwarp_payloads()), |bytes| re_emits!(bytes, DdpHeader, v => v.header_len()));
+target!(rdmap_read, from(20, captures::iwarp_payloads()), |bytes| re_emits!(bytes, ReadRequest));
+target!(rdmap_atomic, from(20, captures::iwarp_payloads()), |bytes| {
+    re_emits!(bytes, AtomicRequest);
+    re_emits!(bytes, AtomicResponse);
+});
+
+fn terminates() -> Vec<Vec<u8>> {
+    let headers = [0x00, 0x20, 0x40, 0x60, 0x80, 0xa0, 0xc0, 0xe0];
+    let message = |bits: u8| [vec![0x11, 0, bits, 0, 0, 0x20, 0xc1, 0x40], vec![1; 50]].concat();
+    headers.map(message).to_vec()
+}
+
+target!(rdmap_terminate, terminates(), |bytes| {
+    if let Ok(term) = Terminate::parse(bytes) {
+        let mut out = Vec::new();
+        term.emit(&mut out);
+        assert_eq!(out, &bytes[..out.len()]);
+        assert!(out.len() <= Terminate::MAX_LEN);
+    }
 });

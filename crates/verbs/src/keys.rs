@@ -117,7 +117,7 @@ impl Entry {
         &self,
         offset: u64,
         length: usize,
-        mut each: impl FnMut(&Region, u64, std::ops::Range<usize>) -> Result<(), AccessError>,
+        mut each: impl FnMut(&Arc<Region>, u64, std::ops::Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         match &self.kind {
             Kind::Region { region } => each(region, offset, 0..length),

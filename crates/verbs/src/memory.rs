@@ -299,6 +299,18 @@ impl Region {
     }
 }
 
+impl everywire_transport::memory::PinOwner for Region {
+    fn start(&self) -> *const u8 {
+        self.as_ptr().map_or(std::ptr::null(), <*mut u8>::cast_const)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        // A pin is made of a range that was checked, and a region never shrinks.
+        let read = Region::read(self, offset, into);
+        debug_assert!(read.is_ok(), "a pin outside its region");
+    }
+}
+
 /// Copies `len` bytes between memory that others may change meanwhile and memory that is ours.
 ///
 /// # Safety

@@ -95,6 +95,9 @@ impl Conn {
         if written < burst.len() {
             let burst = std::mem::replace(burst, spare.pop().unwrap_or_default());
             self.waiting.push_back(Waiting { burst, done: written });
+        } else {
+            // Memory that it held is let go here, where no lock is held: its owner may have something to do then.
+            burst.clear();
         }
         Ok(written)
     }

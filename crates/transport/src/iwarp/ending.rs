@@ -107,7 +107,9 @@ impl Qp {
     pub(super) fn reset(&mut self) {
         let close = self.ending.take_close().or_else(|| self.leave());
         let (config, iwarp) = (self.shared.config.clone(), self.shared.iwarp);
+        let conn = self.conn;
         *self = Qp::new(config, iwarp);
+        self.conn = conn;
         self.ending.finish(close);
     }
 

@@ -46,6 +46,7 @@ pub struct Qp {
     /// The peer's first FPDU has come, or need not be waited for.
     pub(super) heard: bool,
     turn: Turn,
+    pub(super) conn: Option<ConnId>,
 }
 
 impl Qp {
@@ -62,6 +63,7 @@ impl Qp {
             ending: Ending::default(),
             heard: false,
             turn: Turn::default(),
+            conn: None,
         }
     }
 
@@ -85,9 +87,9 @@ impl Qp {
         self.shared.state
     }
 
-    /// The connection it runs on, from [`Qp::start`] until the next RESET.
+    /// The connection that it was last started on: the one that [`Qp::poll_close`] speaks of, also after RESET.
     pub fn conn(&self) -> Option<ConnId> {
-        self.shared.stream.map(|s| s.conn)
+        self.conn
     }
 
     /// Every attribute that iWARP has, and the state.
@@ -158,6 +160,7 @@ impl Qp {
         self.heard = params.initiator;
         self.ending = Ending::default();
         self.requester.start(params.rtr.filter(|_| params.initiator));
+        self.conn = Some(params.conn);
         self.shared.stream = Some(params);
         self.shared.state = QpState::Rts;
         Ok(())

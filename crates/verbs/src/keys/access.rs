@@ -2,10 +2,13 @@
 //!
 //! Read IBTA vol. 1 §10.6.3 first. In this order: key, domain, permission, bounds. Windows are resolved in `window`.
 
+use std::sync::Arc;
+
 use everywire_transport::memory::{
-    Access, AccessError, AtomicOp, BindWindow, FastRegister, Memory, PdId, RemoteAccess, Sge,
+    Access, AccessError, AtomicOp, BindWindow, FastRegister, Memory, PdId, Pin, RemoteAccess, Sge,
 };
 use everywire_wire::{Qpn, RKey};
+use smallvec::SmallVec;
 
 use super::{Entry, KeyTable, Kind};
 
@@ -92,6 +95,32 @@ impl KeyTable {
     }
 }
 
+/// Pins, until it is known whether all of an access can be pinned.
+#[derive(Default)]
+struct Pins {
+    pins: SmallVec<[Pin; 4]>,
+    /// Some of it is reached by copying only.
+    copied: bool,
+}
+
+impl Pins {
+    fn add(&mut self, entry: &Entry, at: u64, length: usize) -> Result<(), AccessError> {
+        entry.pieces(at, length, |region, at, part| {
+            self.copied |= region.as_ptr().is_none();
+            let owner: Arc<_> = region.clone();
+            self.pins.push(Pin::new(owner, at, part.len()));
+            Ok(())
+        })
+    }
+
+    fn give(self, take: &mut dyn FnMut(Pin)) -> bool {
+        if !self.copied {
+            self.pins.into_iter().for_each(take);
+        }
+        !self.copied
+    }
+}
+
 impl Memory for KeyTable {
     fn check_local(&self, pd: PdId, sges: &[Sge], write: bool) -> Result<u64, AccessError> {
         let mut total = 0;
@@ -151,6 +180,26 @@ impl Memory for KeyTable {
             Ok(())
         })?;
         original.ok_or(AccessError::OutOfBounds)
+    }
+
+    fn pin(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u64,
+        length: usize,
+        take: &mut dyn FnMut(Pin),
+    ) -> Result<bool, AccessError> {
+        let mut pins = Pins::default();
+        self.walk((pd, sges, false), offset, length, |entry, at, range| pins.add(entry, at, range.len()))?;
+        Ok(pins.give(take))
+    }
+
+    fn pin_remote(&self, at: &RemoteAccess, take: &mut dyn FnMut(Pin)) -> Result<bool, AccessError> {
+        let (entry, offset) = self.remote(at)?;
+        let mut pins = Pins::default();
+        pins.add(entry, offset, at.length as usize)?;
+        Ok(pins.give(take))
     }
 
     fn invalidate_local(&mut self, pd: PdId, qpn: Qpn, key: RKey) -> Result<(), AccessError> {

@@ -146,7 +146,7 @@ fn used_again() {
         let node = &mut bench.nodes[at];
         node.qp.modify(&mut node.env, &QpAttr::to(QpState::Reset)).unwrap();
         assert_eq!(node.qp.poll_close(), Some(Close::Graceful));
-        assert_eq!((node.qp.state(), node.qp.conn()), (QpState::Reset, None));
+        assert_eq!((node.qp.state(), node.qp.conn()), (QpState::Reset, Some(ConnId(at as u64))));
         let attr = QpAttr { access: Some(Access::REMOTE_WRITE), ..QpAttr::to(QpState::Init) };
         node.qp.modify(&mut node.env, &attr).unwrap();
         bench.start(at);
