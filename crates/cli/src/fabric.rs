@@ -5,6 +5,7 @@
 
 mod draw;
 mod link;
+mod run;
 mod show;
 mod topology;
 
@@ -41,6 +42,8 @@ pub struct Args {
 enum Command {
     /// Draw a fabric: of a topology file, or one that runs.
     Show(show::Args),
+    /// Run a fabric in real time until SIGINT or SIGTERM.
+    Run(run::Args),
     /// Pull a cable of a running fabric, or put it back.
     Link(link::Args),
 }
@@ -49,6 +52,7 @@ enum Command {
 pub fn run(args: &Args) -> Result<(), CliError> {
     match &args.command {
         Command::Show(args) => show::run(args),
+        Command::Run(args) => run::run(args),
         Command::Link(args) => link::run(args),
     }
 }

@@ -67,7 +67,7 @@ fn main() -> std::process::ExitCode {
     end_on_panic();
     // A server tells what it does; a client's errors are its command's outcome, not to be told twice.
     init_logging(match &cli.command {
-        Command::Serve(_) => "warn,everywire=info",
+        Command::Serve(_) | Command::Fabric(_) => "warn,everywire=info",
         _ => "warn,everywire_nvmeof::rdma::initiator::queue=error",
     });
     let result = match cli.command {

@@ -11,6 +11,7 @@ mod driver;
 pub mod error;
 mod event;
 pub mod fabric_host;
+pub mod fabric_port;
 mod link;
 pub mod raw;
 pub mod route;

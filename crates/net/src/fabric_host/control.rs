@@ -3,6 +3,8 @@
 //! Requests are `show`, `link down NODE/PORT` and `link up NODE/PORT`; an answer begins with a line `ok`, or `error` and the
 //! reason. The socket is in a folder of the user's own, so nobody else can ask; see `place.rs`.
 
+mod server;
+
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use super::place;
 use super::snapshot::Snapshot;
+pub(super) use server::Server;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);

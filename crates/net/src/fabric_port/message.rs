@@ -7,6 +7,7 @@
 //! Credits are totals, as in IBTA §7.9.4: CREDIT says how many packets of a lane the other end may have sent since the
 //! beginning. Nothing is ever dropped, so sending without credit ends the attachment.
 
+use everywire_fabric::ib::IbPort;
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 /// Version of this protocol.
@@ -58,14 +59,33 @@ pub struct PortValues {
     pub subnet_timeout: u8,
     /// NeighborMTU.
     pub mtu: Mtu,
-    /// Service level to virtual lane.
-    pub sl2vl: [u8; LEVELS],
+    /// Data bits a second; zero while there is no link.
+    pub data_bits: u64,
     /// The subnet's prefix.
     pub gid_prefix: u64,
     /// Partitions, in table order; invalid entries included.
     pub pkeys: Vec<PKey>,
     /// Whether the subnet manager asks clients to register anew.
     pub reregister: bool,
+}
+
+impl PortValues {
+    /// What the port's agent says.
+    pub fn of(values: &IbPort) -> PortValues {
+        PortValues {
+            state: values.state,
+            lid: values.lid,
+            lmc: values.lmc,
+            sm_lid: values.sm_lid,
+            sm_sl: values.sm_sl,
+            subnet_timeout: values.subnet_timeout,
+            mtu: values.mtu,
+            data_bits: values.data_bits,
+            gid_prefix: values.gid_prefix,
+            pkeys: values.pkeys.clone(),
+            reregister: values.client_reregister,
+        }
+    }
 }
 
 /// What the fabric says first.
@@ -147,7 +167,7 @@ impl<'a> Reader<'a> {
         let (lid, lmc) = (Lid(self.u16()?), self.u8().filter(|lmc| *lmc <= 7)?);
         let (sm_lid, sm_sl, subnet_timeout) = (Lid(self.u16()?), self.u8()?, self.u8()?);
         let mtu = Mtu::from_code(self.u8()?)?;
-        let (sl2vl, gid_prefix, reregister) = (self.array()?, self.u64()?, self.u8()? != 0);
+        let (data_bits, gid_prefix, reregister) = (self.u64()?, self.u64()?, self.u8()? != 0);
         let count = usize::from(self.u16()?);
         if count > MAX_PKEYS {
             return None;
@@ -161,7 +181,7 @@ impl<'a> Reader<'a> {
             sm_sl,
             subnet_timeout,
             mtu,
-            sl2vl,
+            data_bits,
             gid_prefix,
             pkeys,
             reregister,
@@ -175,7 +195,7 @@ fn put_port(out: &mut Vec<u8>, port: &PortValues) {
     out.push(port.lmc);
     out.extend(port.sm_lid.0.to_le_bytes());
     out.extend([port.sm_sl, port.subnet_timeout, port.mtu.code()]);
-    out.extend(port.sl2vl);
+    out.extend(port.data_bits.to_le_bytes());
     out.extend(port.gid_prefix.to_le_bytes());
     out.push(port.reregister.into());
     let pkeys = &port.pkeys[..port.pkeys.len().min(MAX_PKEYS)];

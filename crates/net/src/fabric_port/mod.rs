@@ -2,5 +2,9 @@
 //!
 //! Start with `port.rs`; `message.rs` is what goes over the socket, `credits.rs` why nothing is ever dropped on it.
 
+pub(crate) mod channel;
 pub(crate) mod credits;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod message;
+pub(crate) mod port;

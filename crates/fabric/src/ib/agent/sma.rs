@@ -13,6 +13,7 @@ use everywire_wire::smp::codes::node_type;
 use everywire_wire::smp::{CLASS_VERSION, GuidInfo, NodeInfo, Smp, SwitchInfo, attribute};
 
 use crate::clock::SimTime;
+use crate::ib::config::PortId;
 use crate::ib::port::{GUIDS, PKEYS};
 use crate::ib::subnet::Subnet;
 
@@ -69,6 +70,15 @@ impl Subnet {
         // The key is shown to nobody (IBTA §14.2.4.1).
         answer.m_key = 0;
         Some(answer)
+    }
+
+    /// What the agent of a port says of an attribute (IBTA §14.2.5), asked without a MAD: for pictures of the subnet, and for
+    /// whoever stands in for the port's driver. `None` where the agent refuses.
+    pub fn inspect(&mut self, port: PortId, attribute: u16, modifier: u32) -> Option<[u8; 64]> {
+        let index = self.index(port)?;
+        let now = self.clock.elapsed();
+        self.attribute(attribute, &Request { now, index, set: false, modifier, data: [0; 64], trusted: true })
+            .ok()
     }
 
     fn attribute(&mut self, id: u16, request: &Request) -> Result<[u8; 64], Refusal> {

@@ -28,8 +28,12 @@ impl Subnet {
         let (pointer, count) = (smp.hop_pointer(), smp.hop_count());
         let number = self.ports[index as usize].number;
         if count > 0 && pointer == 0 {
-            // Only its origin sees it so. C14-9.
-            self.drop_smp(index);
+            // Only its origin sees it so, and where a LID-routed part ends, the node where the directed one begins. C14-9.
+            if smp.dr_slid == Lid::PERMISSIVE {
+                return self.drop_smp(index);
+            }
+            smp.set_hop_pointer(1);
+            self.pass_on(now, index, smp.initial_path[1], &smp);
         } else if pointer < count {
             smp.return_path[usize::from(pointer)] = number;
             smp.set_hop_pointer(pointer + 1);

@@ -16,7 +16,7 @@ const MAX_CONNECTIONS: usize = 16;
 
 /// The fabric's side.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(in super::super) struct Server {
     listener: UnixListener,
     connections: Vec<Connection>,
 }
@@ -31,20 +31,23 @@ struct Connection {
 
 impl Server {
     /// Listens.
-    pub(crate) fn open(fabric: &str) -> io::Result<Server> {
+    pub(in super::super) fn open(fabric: &str) -> io::Result<Server> {
         let listener = UnixListener::bind(place::control_socket(fabric))?;
         listener.set_nonblocking(true)?;
         Ok(Server { listener, connections: Vec::new() })
     }
 
     /// Descriptors to be watched for reading; those of answers that do not fit their sockets for writing.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+    pub(in super::super) fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let connections = self.connections.iter().map(|one| (one.stream.as_fd(), one.answer.is_some()));
         std::iter::once((self.listener.as_fd(), false)).chain(connections)
     }
 
     /// Takes what is there, answers what is asked; whether anything happened.
-    pub(crate) fn turn(&mut self, mut answer: impl FnMut(Request) -> Result<String, String>) -> bool {
+    pub(in super::super) fn turn(
+        &mut self,
+        mut answer: impl FnMut(Request) -> Result<String, String>,
+    ) -> bool {
         let mut progress = false;
         while self.connections.len() < MAX_CONNECTIONS {
             let Ok((stream, _)) = self.listener.accept() else { break };

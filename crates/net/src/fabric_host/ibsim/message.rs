@@ -112,15 +112,15 @@ impl Control {
     }
 }
 
-/// The answer to a message: the message itself with this data, or with type 0, an error.
+/// The answer to a message: the message itself with as much of this data as its length says, or with type 0, an error.
 pub fn answer(message: &[u8], data: Option<&[u8]>) -> [u8; CONTROL_LEN] {
     let mut out = [0; CONTROL_LEN];
     let len = message.len().min(CONTROL_LEN);
     out[..len].copy_from_slice(&message[..len]);
     match data {
         Some(data) => {
-            let len = data.len().min(DATA_LEN);
-            out[12..16].copy_from_slice(&(len as u32).to_ne_bytes());
+            // The client has room for what it asked for, and no more.
+            let len = data.len().min(DATA_LEN).min(word(&out, 12) as usize);
             out[DATA..DATA + len].copy_from_slice(&data[..len]);
         }
         None => out[8..12].fill(0),
@@ -130,15 +130,13 @@ pub fn answer(message: &[u8], data: Option<&[u8]>) -> [u8; CONTROL_LEN] {
 
 /// The answer to CONNECT: the client's number stands where its process was, and in the message's head.
 pub fn welcome(message: &[u8], client: u32) -> [u8; CONTROL_LEN] {
-    let mut out = answer(message, Some(&message[DATA..CONTROL_LEN]));
+    let mut out = answer(message, Some(&client.to_ne_bytes()));
     out[4..8].copy_from_slice(&client.to_ne_bytes());
-    out[12..16].copy_from_slice(&message[12..16]);
-    out[DATA..DATA + 4].copy_from_slice(&client.to_ne_bytes());
     out
 }
 
 /// A MAD between a client and the fabric.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// Where it goes; the permissive LID for directed routes.
     pub dlid: Lid,

@@ -5,35 +5,8 @@
 
 use std::fmt;
 
+pub use everywire_fabric::ib::{Speed, Width};
 use serde::{Deserialize, Serialize};
-
-/// Lanes of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Width {
-    /// One lane.
-    X1,
-    /// Four.
-    X4,
-    /// Eight.
-    X8,
-    /// Twelve.
-    X12,
-}
-
-/// Signalling of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Speed {
-    /// 2.5 Gbit/s, of which 2 are data.
-    Sdr,
-    /// 5 Gbit/s, of which 4 are data.
-    Ddr,
-    /// 10 Gbit/s, of which 8 are data.
-    Qdr,
-    /// 14.0625 Gbit/s, 64b/66b coded.
-    Fdr,
-    /// 25.78125 Gbit/s, 64b/66b coded.
-    Edr,
-}
 
 /// Width and speed, written `4xQDR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,27 +22,21 @@ impl LinkRate {
     /// Four lanes of QDR.
     pub const X4_QDR: LinkRate = LinkRate { width: Width::X4, speed: Speed::Qdr };
 
-    const WIDTHS: [(&str, Width, u64); 4] =
-        [("1x", Width::X1, 1), ("4x", Width::X4, 4), ("8x", Width::X8, 8), ("12x", Width::X12, 12)];
+    const WIDTHS: [(&str, Width); 4] =
+        [("1x", Width::X1), ("4x", Width::X4), ("8x", Width::X8), ("12x", Width::X12)];
 
-    /// Names and data bits a second of one lane.
-    const SPEEDS: [(&str, Speed, u64); 5] = [
-        ("SDR", Speed::Sdr, 2_000_000_000),
-        ("DDR", Speed::Ddr, 4_000_000_000),
-        ("QDR", Speed::Qdr, 8_000_000_000),
-        ("FDR", Speed::Fdr, 13_636_363_636),
-        ("EDR", Speed::Edr, 25_000_000_000),
+    const SPEEDS: [(&str, Speed); 6] = [
+        ("SDR", Speed::Sdr),
+        ("DDR", Speed::Ddr),
+        ("QDR", Speed::Qdr),
+        ("FDR", Speed::Fdr),
+        ("EDR", Speed::Edr),
+        ("HDR", Speed::Hdr),
     ];
-
-    /// Lanes.
-    pub fn lanes(self) -> u64 {
-        LinkRate::WIDTHS.iter().find(|row| row.1 == self.width).map_or(1, |row| row.2)
-    }
 
     /// Data bits a second, after line coding.
     pub fn bits_per_second(self) -> u64 {
-        let lane = LinkRate::SPEEDS.iter().find(|row| row.1 == self.speed).map_or(0, |row| row.2);
-        lane * self.lanes()
+        self.width.lanes() * self.speed.data_bits()
     }
 
     /// Reads `4xQDR`, whatever the case.
@@ -78,14 +45,14 @@ impl LinkRate {
     /// What forms there are.
     pub fn parse(text: &str) -> Result<LinkRate, String> {
         let lower = text.trim().to_ascii_lowercase();
-        let found = LinkRate::WIDTHS.iter().find_map(|(prefix, width, _)| {
+        let found = LinkRate::WIDTHS.iter().find_map(|(prefix, width)| {
             let name = lower.strip_prefix(prefix)?.trim();
             let row = LinkRate::SPEEDS.iter().find(|row| row.0.eq_ignore_ascii_case(name))?;
             Some(LinkRate { width: *width, speed: row.1 })
         });
         found.ok_or_else(|| {
             format!(
-                "{text:?} is no link rate: 1x, 4x, 8x or 12x of SDR, DDR, QDR, FDR or EDR, as in \"4xQDR\""
+                "{text:?} is no link rate: 1x, 4x, 8x or 12x of SDR, DDR, QDR, FDR, EDR or HDR, as in \"4xQDR\""
             )
         })
     }

@@ -2,6 +2,8 @@
 //!
 //! A plan gives one too, of a fabric that does not run yet: then there are no LIDs, no tables, and no states.
 
+pub(super) mod running;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,245 @@
+//! The engine: what comes in at the doors goes into the subnet, and what the subnet has to say goes to whom it is for.
+//!
+//! One thread runs everything. A turn drains the subnet, lets the subnet manager and the doors send what they have, and then
+//! waits for whatever comes first: a message, or the subnet's next event. Virtual time is the wall clock's: a turn that comes
+//! late works off what has happened meanwhile, in order.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use everywire_fabric::ib::mad_packet::MadRoute;
+use everywire_fabric::ib::{Event, PortId};
+use everywire_wire::smp::codes::port_state;
+use everywire_wire::{Bth, Lid, Lnh, Lrh, Mad, Qpn, grh::Grh};
+
+use super::FabricEvent;
+use super::built::Built;
+use super::control::{self, Request};
+use super::door::{Door, DoorEvent};
+use super::ibsim::{Ibsim, IbsimEvent};
+use super::mads::Backlog;
+use super::ready::Ready;
+use super::seat::Seat;
+use super::snapshot;
+use crate::event::Signal;
+use crate::fabric_port::message::PortValues;
+
+/// Most events of the subnet that are handled before the doors get a turn.
+const EVENTS: usize = 256;
+
+/// Everything that runs.
+pub(super) struct Engine {
+    pub built: Built,
+    pub door: Option<Door>,
+    pub control: Option<control::Server>,
+    pub ibsim: Option<Ibsim>,
+    pub seat: Option<Seat>,
+    pub backlog: Backlog,
+    pub stop: Arc<Signal>,
+    pub tell: Box<dyn FnMut(FabricEvent) + Send>,
+    /// Whether it has been told that the fabric is up.
+    pub ready: bool,
+}
+
+impl Engine {
+    /// Runs until it is told to stop.
+    pub(super) fn run(&mut self) {
+        let mut ready = Ready::default();
+        while !self.stop.is_set() {
+            let moved = self.turn(&ready);
+            let deadline = if moved { Some(Instant::now()) } else { self.deadline() };
+            ready = Ready::wait(self.fds(), deadline);
+        }
+        if let Some(door) = &mut self.door {
+            door.close();
+        }
+    }
+
+    /// Whether anything happened.
+    fn turn(&mut self, ready: &Ready) -> bool {
+        let now = Instant::now();
+        let mut moved = false;
+        if !ready.is_empty() {
+            moved |= self.hear(ready, now);
+        }
+        if let Some(ibsim) = &mut self.ibsim {
+            moved |= ibsim.turn(ready, &mut self.built, &mut self.backlog, now);
+        }
+        if let Some(seat) = &mut self.seat {
+            moved |= seat.turn(&mut self.built, &mut self.backlog, now);
+        }
+        moved |= self.drain(now);
+        if let Some(door) = &mut self.door {
+            moved |= door.flush(ready, &mut self.built, now);
+        }
+        if let Some(ibsim) = &mut self.ibsim {
+            moved |= ibsim.flush_all(ready, &mut self.built, now);
+        }
+        self.tell_all();
+        moved
+    }
+
+    fn hear(&mut self, ready: &Ready, now: Instant) -> bool {
+        let mut moved = false;
+        if let Some(door) = &mut self.door {
+            moved |= door.receive(ready, &mut self.built, now);
+        }
+        // It has few users, who are answered from everything else.
+        if let Some(mut control) = self.control.take() {
+            moved |= control.turn(|request| self.answer(request, now));
+            self.control = Some(control);
+        }
+        moved
+    }
+
+    fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        let stop = self.stop.fd().map(|fd| (fd, false));
+        let door = self.door.iter().flat_map(Door::fds);
+        let control = self.control.iter().flat_map(control::Server::fds);
+        let ibsim = self.ibsim.iter().flat_map(Ibsim::fds);
+        stop.into_iter().chain(door).chain(control).chain(ibsim)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let door = self.door.as_ref().and_then(Door::timeout);
+        let ibsim = self.ibsim.as_ref().and_then(Ibsim::timeout);
+        let seat = self.seat.as_ref().and_then(Seat::timeout);
+        self.built.subnet.poll_timeout().into_iter().chain(door).chain(ibsim).chain(seat).min()
+    }
+
+    /// Hands out what has happened in the subnet; whether anything did.
+    fn drain(&mut self, now: Instant) -> bool {
+        for count in 0..EVENTS {
+            let Some(event) = self.built.subnet.poll(now) else { return count > 0 };
+            match event {
+                Event::Deliver { port, packet, credit, .. } => {
+                    if is_for_gsi(&packet) && self.take_gmp(port, &packet) {
+                        credit.into_iter().for_each(|credit| self.built.subnet.consume(now, credit));
+                    } else if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
+                        client.deliver(packet, credit);
+                    } else {
+                        credit.into_iter().for_each(|credit| self.built.subnet.consume(now, credit));
+                    }
+                }
+                Event::Smp { port, mad, slid, .. } => self.take_smp(port, slid, &mad, now),
+                Event::PortChanged { port, values } => {
+                    if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
+                        client.tell_port(PortValues::of(&values));
+                    }
+                    if !self.ready && values.state == port_state::ACTIVE {
+                        self.look_whether_up();
+                    }
+                }
+                Event::Room { port, sl } => {
+                    if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
+                        client.room(&mut self.built.subnet, now, port, sl);
+                    }
+                    self.backlog.room(&mut self.built.subnet, now, port);
+                }
+            }
+        }
+        true
+    }
+
+    /// A MAD of QP1: for a client of ibsim, or for our subnet manager's administration. False if it is for neither.
+    fn take_gmp(&mut self, port: PortId, packet: &[u8]) -> bool {
+        let Ok((route, mad)) = MadRoute::parse(packet) else { return false };
+        let for_seat = self.seat.as_ref().is_some_and(|seat| seat.wants_gmp(port, &mad));
+        if for_seat && let Some(seat) = &mut self.seat {
+            seat.gmp(Instant::now(), &route, &mad);
+            return true;
+        }
+        self.ibsim.as_mut().is_some_and(|ibsim| ibsim.gmp(port, &route, &mad))
+    }
+
+    fn take_smp(&mut self, port: PortId, slid: Lid, mad: &Mad, now: Instant) {
+        if self.ibsim.as_mut().is_some_and(|ibsim| ibsim.smp(port, slid, mad)) {
+            return;
+        }
+        if let Some(seat) = self.seat.as_mut().filter(|seat| seat.port == port) {
+            seat.smp(now, slid, mad);
+        }
+    }
+
+    /// Tells once that every link carries data.
+    fn look_whether_up(&mut self) {
+        let active = |port| self.built.subnet.state(port) == port_state::ACTIVE;
+        let links = self.built.links.iter().zip(&self.built.plugged).filter(|(_, plugged)| **plugged);
+        let up = links.filter_map(|(link, _)| self.built.subnet.ends(*link)).flatten().all(active);
+        if up {
+            self.ready = true;
+            (self.tell)(FabricEvent::Ready);
+        }
+    }
+
+    fn tell_all(&mut self) {
+        for event in self.door.as_mut().map(Door::events).unwrap_or_default() {
+            let event = match event {
+                DoorEvent::Attached { port, pid } => {
+                    FabricEvent::Attached { port: self.built.name(port), pid }
+                }
+                DoorEvent::Left { port, pid, why } => {
+                    FabricEvent::Left { port: self.built.name(port), pid, why: why.to_string() }
+                }
+            };
+            (self.tell)(event);
+        }
+        for event in self.ibsim.as_mut().map(Ibsim::events).unwrap_or_default() {
+            let (port, what) = match event {
+                IbsimEvent::Connected { pid, port } => (port, format!("process {pid} is connected")),
+                IbsimEvent::Left { pid, port } => (port, format!("process {pid} has left")),
+                IbsimEvent::IsSm { pid, port, is_sm: true } => {
+                    (port, format!("process {pid} is a subnet manager"))
+                }
+                IbsimEvent::IsSm { pid, port, is_sm: false } => {
+                    (port, format!("process {pid} is no longer a subnet manager"))
+                }
+            };
+            (self.tell)(FabricEvent::Ibsim { port: self.built.name(port), what });
+        }
+        for event in self.seat.as_mut().map(Seat::events).unwrap_or_default() {
+            (self.tell)(event);
+        }
+    }
+
+    fn answer(&mut self, request: Request, now: Instant) -> Result<String, String> {
+        match request {
+            Request::Show => {
+                let process = |port| self.door.as_ref().and_then(|door| door.process(port));
+                let snapshot = snapshot::running::take(&mut self.built, process, self.seat.as_ref());
+                serde_json::to_string(&snapshot).map_err(|e| e.to_string())
+            }
+            Request::Link { up, port } => self.set_link(&port, up, now).map(|()| String::new()),
+        }
+    }
+
+    fn set_link(&mut self, text: &str, up: bool, now: Instant) -> Result<(), String> {
+        let port = self.built.plan.port(text)?;
+        let (link, _) = self.built.plan.peer(port).ok_or_else(|| format!("{text} has no cable"))?;
+        self.built.plugged[link] = up;
+        let id = self.built.links[link];
+        let done = match up {
+            true => self.built.subnet.link_up(now, id),
+            false => self.built.subnet.link_down(now, id),
+        };
+        (self.tell)(FabricEvent::Link { port: self.built.plan.port_name(port), up });
+        done.map_err(|e| e.to_string())
+    }
+}
+
+/// Whether a packet goes to QP1.
+fn is_for_gsi(packet: &[u8]) -> bool {
+    let at = match Lrh::parse(packet).map(|lrh| lrh.lnh) {
+        Ok(Lnh::IbaLocal) => Lrh::LEN,
+        Ok(Lnh::IbaGlobal) => Lrh::LEN + Grh::LEN,
+        _ => return false,
+    };
+    packet.get(at..).and_then(|rest| Bth::parse(rest).ok()).is_some_and(|bth| bth.dest_qp == Qpn::GSI)
+}
+
+/// Seed of what the subnet decides by chance; nothing that matters to security.
+pub(super) fn seed() -> io::Result<u64> {
+    crate::driver::entropy()
+}

@@ -1,0 +1,429 @@
+//! The server's sockets and its clients: control messages answered, MADs passed on both ways.
+//!
+//! Names are abstract, with a NUL at the end as well: `NAME:ctl` for control, `NAME:out0` to `NAME:out9` for MADs; clients have
+//! `NAME:ctlPID` and `NAME:inPID`. A client's queue holds ten datagrams or so (net.unix.max_dgram_qlen); what does not fit
+//! waits here.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use everywire_fabric::ib::PortId;
+use everywire_fabric::ib::mad_packet::MadRoute;
+use everywire_wire::mad::{MadHeader, class, method};
+use everywire_wire::smp::attribute;
+use everywire_wire::{Lid, Mad, Qpn};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, recv,
+    recvfrom, send, sendto, socket_with,
+};
+
+use super::super::built::Built;
+use super::super::mads::{Backlog, To};
+use super::super::ready::Ready;
+use super::client::{Client, client_of, is_request};
+use super::message::{CONTROL_LEN, Connect, Control, DATA_LEN, PACKET_LEN, Packet, Request, answer, welcome};
+
+/// Clients at a time.
+pub(crate) const MAX_CLIENTS: usize = 10;
+/// MADs that wait for a client; older ones go first, as in a kernel's queue that is full.
+const MAX_QUEUE: usize = 8192;
+/// MADs taken from one client in one turn.
+const BURST: usize = 256;
+/// How often to look whether clients' processes are there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What has happened at this door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum IbsimEvent {
+    /// A client is connected.
+    Connected { pid: u32, port: PortId },
+    /// It has left, or its process has ended.
+    Left { pid: u32, port: PortId },
+    /// It has become, or is no longer, a subnet manager.
+    IsSm { pid: u32, port: PortId, is_sm: bool },
+}
+
+struct Slot {
+    /// `NAME:outN`.
+    fd: OwnedFd,
+    client: Option<Client>,
+    queue: VecDeque<[u8; PACKET_LEN]>,
+    blocked: bool,
+}
+
+/// The server.
+pub(crate) struct Ibsim {
+    name: String,
+    control: OwnedFd,
+    slots: Vec<Slot>,
+    events: Vec<IbsimEvent>,
+    look_at: Option<Instant>,
+}
+
+impl std::fmt::Debug for Ibsim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ibsim").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+fn address(name: &str, what: &str) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("{name}:{what}\0").as_bytes())?)
+}
+
+fn socket(name: &str, what: &str) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    bind(&fd, &address(name, what)?).map_err(|error| match error {
+        Errno::ADDRINUSE => io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!(
+                "an ibsim server named {name} runs already (the abstract socket {name}:{what} is in use)"
+            ),
+        ),
+        other => other.into(),
+    })?;
+    Ok(fd)
+}
+
+impl Ibsim {
+    /// Opens the sockets of `name` (clients say `IBSIM_SOCKNAME=name`; `sim` if they do not).
+    ///
+    /// # Errors
+    /// Another server has the name.
+    pub(crate) fn open(name: &str) -> io::Result<Ibsim> {
+        let control = socket(name, "ctl")?;
+        let slots = (0..MAX_CLIENTS).map(|number| {
+            let fd = socket(name, &format!("out{number}"))?;
+            Ok(Slot { fd, client: None, queue: VecDeque::new(), blocked: false })
+        });
+        let slots = slots.collect::<io::Result<_>>()?;
+        Ok(Ibsim { name: name.to_owned(), control, slots, events: Vec::new(), look_at: None })
+    }
+
+    /// Descriptors to watch, and whether for writing too.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        let slots = self.slots.iter().map(|slot| (slot.fd.as_fd(), slot.blocked));
+        std::iter::once((self.control.as_fd(), false)).chain(slots)
+    }
+
+    /// What has happened since.
+    pub(crate) fn events(&mut self) -> Vec<IbsimEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// When to take a turn though nothing arrives.
+    pub(crate) fn timeout(&self) -> Option<Instant> {
+        let waiting = self.clients().filter_map(Client::timeout).min();
+        waiting.into_iter().chain(self.look_at).min()
+    }
+
+    fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.slots.iter().filter_map(|slot| slot.client.as_ref())
+    }
+
+    /// Takes what clients say; whether there was anything.
+    pub(crate) fn turn(
+        &mut self,
+        ready: &Ready,
+        built: &mut Built,
+        backlog: &mut Backlog,
+        now: Instant,
+    ) -> bool {
+        let mut progress = ready.has(self.control.as_fd()) && self.hear_control(built, now);
+        for index in 0..self.slots.len() {
+            if ready.has(self.slots[index].fd.as_fd()) {
+                progress |= self.hear(index, built, backlog, now);
+            }
+            let Some(client) = &mut self.slots[index].client else { continue };
+            for packet in client.expired(now) {
+                self.queue(index, &packet);
+            }
+        }
+        if self.look_at.is_some_and(|at| at <= now) {
+            let any = self.clients().next().is_some();
+            self.look_at = any.then(|| now + LOOK_EVERY);
+            let gone = |client: &Client| {
+                let pid = rustix::process::Pid::from_raw(client.pid as i32);
+                pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
+            };
+            for index in 0..self.slots.len() {
+                if self.slots[index].client.as_ref().is_some_and(gone) {
+                    self.remove(index, built, now);
+                }
+            }
+        }
+        progress
+    }
+
+    /// Sends what waits for clients; whether anything went.
+    pub(crate) fn flush_all(&mut self, ready: &Ready, built: &mut Built, now: Instant) -> bool {
+        let mut progress = false;
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if !slot.queue.is_empty() && (!slot.blocked || ready.has(slot.fd.as_fd())) {
+                progress |= self.flush(index, built, now);
+            }
+        }
+        progress
+    }
+
+    fn hear_control(&mut self, built: &mut Built, now: Instant) -> bool {
+        let mut progress = false;
+        // One byte more than a message has, so that a longer one is seen to be none.
+        let mut bytes = [0; CONTROL_LEN + 1];
+        while let Ok((length, _, from)) = recvfrom(&self.control, &mut bytes[..], RecvFlags::DONTWAIT) {
+            progress = true;
+            let Some(from) = from else { continue };
+            let message = &bytes[..length.min(bytes.len())];
+            let reply = match Control::parse(message) {
+                Some(Control { request: Request::Connect(asked), .. }) => match self.connect(&asked, built) {
+                    Ok(number) => welcome(message, number),
+                    Err(error) => {
+                        tracing::warn!(pid = asked.pid, "an ibsim client is refused: {error}");
+                        answer(message, None)
+                    }
+                },
+                Some(Control { client, request }) => {
+                    let data = self.ask(client as usize, request, built, now);
+                    answer(message, data.as_ref().map(|data| &data[..]))
+                }
+                None => answer(message, None),
+            };
+            let _ = sendto(&self.control, &reply, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &from);
+        }
+        progress
+    }
+
+    fn connect(&mut self, asked: &Connect, built: &Built) -> Result<u32, String> {
+        let host = asked.host();
+        let port = match host.as_str() {
+            "" => built.host_ports().next().ok_or("there are no hosts")?,
+            // A host with two ports is meant by its first.
+            _ if host.contains('/') => built.port_id(built.plan.port(&host)?),
+            _ => built.port_id(built.plan.port(&format!("{host}/1"))?),
+        };
+        if !built.host_ports().any(|own| own == port) {
+            return Err(format!("{host} is no host"));
+        }
+        let free = self.slots.iter().position(|slot| slot.client.is_none());
+        let index = free.ok_or(format!("there are {MAX_CLIENTS} clients already"))?;
+        let slot = &mut self.slots[index];
+        let inbox = address(&self.name, &format!("in{}", asked.pid)).map_err(|e| e.to_string())?;
+        connect(&slot.fd, &inbox).map_err(|e| format!("its socket {}:in{}: {e}", self.name, asked.pid))?;
+        // What was meant for whoever had the place before.
+        let mut stale = [0; PACKET_LEN];
+        while recv(&slot.fd, &mut stale[..], RecvFlags::DONTWAIT).is_ok() {}
+        slot.queue.clear();
+        slot.client = Some(Client::new(index as u8, asked.pid, port, asked.is_sm));
+        self.look_at.get_or_insert_with(|| Instant::now() + LOOK_EVERY);
+        self.events.push(IbsimEvent::Connected { pid: asked.pid, port });
+        Ok(index as u32)
+    }
+
+    /// A control message of a client.
+    fn ask(
+        &mut self,
+        index: usize,
+        request: Request,
+        built: &mut Built,
+        now: Instant,
+    ) -> Option<[u8; DATA_LEN]> {
+        let port = self.slots.get(index)?.client.as_ref()?.port;
+        let mut data = [0; DATA_LEN];
+        match request {
+            Request::Connect(_) => {}
+            Request::Disconnect => self.remove(index, built, now),
+            Request::Port => {
+                let values = built.subnet.port_values(port)?;
+                data[..2].copy_from_slice(&values.lid.0.to_ne_bytes());
+                data[2] = values.state;
+            }
+            // Vendor 0, part 0, hardware 0; the firmware's version is this program's.
+            Request::Vendor => data[16..24].copy_from_slice(&1u64.to_ne_bytes()),
+            Request::Gid => {
+                let (values, guid) = (built.subnet.port_values(port)?, built.guid(port));
+                data[..8].copy_from_slice(&values.gid_prefix.to_be_bytes());
+                data[8..16].copy_from_slice(&guid.to_be_bytes());
+            }
+            Request::Guid => data[..8].copy_from_slice(&built.guid(port).to_be_bytes()),
+            Request::NodeInfo => data = built.subnet.inspect(port, attribute::NODE_INFO, 0)?,
+            Request::PortInfo(number) => {
+                let number = if number == 0 { port.port } else { number };
+                let port = PortId { port: number, ..port };
+                data = built.subnet.inspect(port, attribute::PORT_INFO, number.into())?;
+            }
+            Request::SetIsSm(is_sm) => self.set_sm(index, is_sm, built, now),
+            Request::Pkeys => {
+                let values = built.subnet.port_values(port)?;
+                for (place, pkey) in data.chunks_exact_mut(2).zip(&values.pkeys) {
+                    place.copy_from_slice(&pkey.0.to_ne_bytes());
+                }
+            }
+        }
+        Some(data)
+    }
+
+    fn set_sm(&mut self, index: usize, is_sm: bool, built: &mut Built, now: Instant) {
+        let Some(client) = &mut self.slots[index].client else { return };
+        if std::mem::replace(&mut client.is_sm, is_sm) == is_sm {
+            return;
+        }
+        let (pid, port) = (client.pid, client.port);
+        built.subnet.set_sm(now, port, is_sm || self.sm_at(port).is_some());
+        self.events.push(IbsimEvent::IsSm { pid, port, is_sm });
+    }
+
+    fn remove(&mut self, index: usize, built: &mut Built, now: Instant) {
+        self.set_sm(index, false, built, now);
+        let slot = &mut self.slots[index];
+        slot.queue.clear();
+        slot.blocked = false;
+        if let Some(client) = slot.client.take() {
+            self.events.push(IbsimEvent::Left { pid: client.pid, port: client.port });
+        }
+    }
+
+    /// The subnet manager among the clients at this port.
+    fn sm_at(&self, port: PortId) -> Option<usize> {
+        self.slots
+            .iter()
+            .position(|slot| slot.client.as_ref().is_some_and(|one| one.port == port && one.is_sm))
+    }
+
+    /// Takes MADs of a client.
+    fn hear(&mut self, index: usize, built: &mut Built, backlog: &mut Backlog, now: Instant) -> bool {
+        let mut progress = false;
+        let mut bytes = [0; PACKET_LEN + 1];
+        for _ in 0..BURST {
+            let Ok((length, _)) = recv(&self.slots[index].fd, &mut bytes[..], RecvFlags::DONTWAIT) else {
+                break;
+            };
+            progress = true;
+            let packet = Packet::parse(&bytes[..length.min(bytes.len())]);
+            if let (Some(packet), Some(client)) = (packet, &mut self.slots[index].client) {
+                trace("from", index, &packet);
+                pass_on(client, packet, built, backlog, now);
+            }
+        }
+        progress
+    }
+
+    fn queue(&mut self, index: usize, packet: &Packet) {
+        trace("to", index, packet);
+        let queue = &mut self.slots[index].queue;
+        if queue.len() >= MAX_QUEUE {
+            queue.pop_front();
+        }
+        queue.push_back(packet.bytes());
+    }
+
+    /// Sends what waits for a client.
+    fn flush(&mut self, index: usize, built: &mut Built, now: Instant) -> bool {
+        let slot = &mut self.slots[index];
+        let mut progress = false;
+        while let Some(packet) = slot.queue.front() {
+            match send(&slot.fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => {
+                    slot.queue.pop_front();
+                    progress = true;
+                }
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => {
+                    slot.blocked = true;
+                    return progress;
+                }
+                Err(_) => {
+                    self.remove(index, built, now);
+                    return true;
+                }
+            }
+        }
+        slot.blocked = false;
+        progress
+    }
+
+    /// A MAD of QP0 that the port does not answer itself. False if no client here wants it.
+    pub(crate) fn smp(&mut self, port: PortId, slid: Lid, mad: &Mad) -> bool {
+        let route = Packet { dlid: Lid(0), slid, dqp: 0, sqp: 0, status: 0, mad: *mad };
+        self.deliver(port, route)
+    }
+
+    /// A MAD of QP1. False if no client here wants it.
+    pub(crate) fn gmp(&mut self, port: PortId, route: &MadRoute, mad: &Mad) -> bool {
+        let (dlid, slid) = (route.dlid, route.slid);
+        let packet =
+            Packet { dlid, slid, dqp: route.dest_qp.get(), sqp: route.src_qp.get(), status: 0, mad: *mad };
+        self.deliver(port, packet)
+    }
+
+    fn deliver(&mut self, port: PortId, mut packet: Packet) -> bool {
+        let Ok(mut header) = MadHeader::parse(&packet.mad) else { return false };
+        if header.method & method::RESPONSE_BIT != 0 {
+            let number = client_of(header.transaction_id).map(usize::from);
+            let Some(index) = number.filter(|index| *index < self.slots.len()) else { return false };
+            let client = self.slots[index].client.as_mut().filter(|one| one.port == port);
+            let Some(client) = client else { return false };
+            let Some(transaction_id) = client.answered(&header) else { return false };
+            header.transaction_id = transaction_id;
+            header.emit(&mut packet.mad);
+            self.queue(index, &packet);
+            return true;
+        }
+        let Some(index) = self.server_of(port, header.mgmt_class) else { return false };
+        self.queue(index, &packet);
+        true
+    }
+
+    /// Who answers requests of a class at a port. A client that has not registered a class ends when it gets one of it, so
+    /// vendors' classes go to those only that never ask, as servers of ibping do.
+    fn server_of(&self, port: PortId, mgmt_class: u8) -> Option<usize> {
+        match mgmt_class {
+            class::SUBN_LID_ROUTED | class::SUBN_DIRECTED_ROUTE | class::SUBN_ADM => self.sm_at(port),
+            0x09..=0x0f | class::VENDOR_RANGE2_START..=class::VENDOR_RANGE2_END => {
+                let serves = |one: &Client| one.port == port && !one.asks && !one.is_sm;
+                self.slots.iter().position(|slot| slot.client.as_ref().is_some_and(serves))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Puts a client's MAD into the subnet.
+fn pass_on(client: &mut Client, mut packet: Packet, built: &mut Built, backlog: &mut Backlog, now: Instant) {
+    let Ok(mut header) = MadHeader::parse(&packet.mad) else { return };
+    if is_request(&header) {
+        let kept = Packet { mad: packet.mad, ..packet };
+        client.asked(now, &mut header, &kept);
+        header.emit(&mut packet.mad);
+    }
+    match header.mgmt_class {
+        class::SUBN_DIRECTED_ROUTE | class::SUBN_LID_ROUTED => {
+            built.subnet.send_smp(now, client.port, packet.dlid, &packet.mad);
+        }
+        _ => {
+            let to = To { qp: Qpn::new(packet.dqp), ..To::lid(packet.dlid) };
+            backlog.send(&mut built.subnet, now, client.port, to, &packet.mad);
+        }
+    }
+}
+
+/// EVERYWIRE_LOG=everywire_net::fabric_host=trace shows every MAD of every client.
+fn trace(way: &str, client: usize, packet: &Packet) {
+    if let Ok(header) = MadHeader::parse(&packet.mad) {
+        tracing::trace!(
+            "ibsim {way} client {client}: class {:#04x} method {:#04x} attribute {:#06x} status {} transaction {:#018x} \
+             LID {} to {}, QP {} to {}",
+            header.mgmt_class,
+            header.method,
+            header.attribute_id,
+            packet.status,
+            header.transaction_id,
+            packet.slid.0,
+            packet.dlid.0,
+            packet.sqp,
+            packet.dqp
+        );
+    }
+}

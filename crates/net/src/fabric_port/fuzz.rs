@@ -1,0 +1,76 @@
+//! Fuzz targets of the attach protocol: any bytes as a message, and any messages as a conversation.
+
+use everywire_fuzz::target;
+use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
+
+use super::credits::Credits;
+use super::message::{Message, PortValues, VERSION, Welcome, lane_of};
+
+fn values() -> PortValues {
+    PortValues {
+        state: 4,
+        lid: Lid(7),
+        lmc: 1,
+        sm_lid: Lid(1),
+        sm_sl: 0,
+        subnet_timeout: 18,
+        mtu: Mtu::M2048,
+        data_bits: 32_000_000_000,
+        gid_prefix: 0xfe80 << 48,
+        pkeys: vec![PKey::DEFAULT, PKey(0x8001)],
+        reregister: true,
+    }
+}
+
+fn messages() -> Vec<Vec<u8>> {
+    let welcome = Welcome {
+        version: VERSION,
+        node_guid: Guid(1),
+        port_guid: Guid(2),
+        ip: Gid([3; 16]),
+        port: values(),
+    };
+    let all = [
+        Message::Hello { version: VERSION, port: "h1/1" },
+        Message::Welcome(Box::new(welcome)),
+        Message::Refused("no"),
+        Message::Packet(&[0; 64]),
+        Message::Credit { lane: 16, total: 70 },
+        Message::Port(Box::new(values())),
+        Message::Resolve { token: 1, ip: Gid([9; 16]) },
+        Message::Resolved { token: 1, gid: Gid([9; 16]) },
+        Message::Bye,
+    ];
+    all.iter().map(Message::bytes).collect()
+}
+
+target!(fabric_attach_message, messages(), |bytes| {
+    if let Some(message) = Message::parse(bytes) {
+        let again = message.bytes();
+        assert_eq!(Message::parse(&again), Some(message), "what is written is read as the same");
+    }
+});
+
+// Whatever a peer grants or sends, books stay within a window, and what is legal is not refused.
+target!(fabric_attach_credits, vec![vec![0x10; 64], vec![0x13, 0x43, 0x03]], |bytes| {
+    let (mut near, mut far) = (Credits::default(), Credits::default());
+    for pair in bytes.chunks_exact(2) {
+        let lane = pair[0] & 0x0f;
+        match pair[0] >> 4 {
+            0 => _ = near.clone().granted(lane, u32::from_le_bytes([pair[1], 0, 0, pair[1]])),
+            1 => {
+                if near.may_send(lane) {
+                    near.sent(lane);
+                    assert!(far.received(lane));
+                    far.consumed(lane);
+                }
+            }
+            _ => {
+                if let Some((lane, total)) = far.next_grant() {
+                    assert!(near.granted(lane, total));
+                }
+            }
+        }
+        assert!(lane_of(pair).is_some_and(|lane| lane <= 16));
+    }
+});

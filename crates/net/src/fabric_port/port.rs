@@ -1,0 +1,257 @@
+//! A port of a running fabric, as an attached program has it: packets both ways, and what the fabric says of the port.
+//!
+//! Nothing is dropped here: a packet is taken from the device only while there is credit for its lane and room in the socket,
+//! and received ones are handed over at once. The socket's readiness is all that the driver needs to sleep on; see
+//! `message.rs` for the rules.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use everywire_wire::Gid;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::channel::{BATCH, Channel};
+use super::credits::Credits;
+use super::message::{MAX_PACKET, Message, PortValues, VERSION, Welcome, lane_of};
+use crate::driver::timespec;
+use crate::fabric_host::place;
+
+/// How long a fabric may take to answer a hello.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Questions that wait for a full socket; the program asks again for those beyond.
+const MAX_WAITING: usize = 64;
+
+/// What the fabric says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// The port's values have changed.
+    Port(Box<PortValues>),
+    /// The answer to a question; `None` where nobody has the address.
+    Resolved { token: u64, gid: Option<Gid> },
+}
+
+/// A port of a fabric.
+#[derive(Debug)]
+pub(crate) struct FabricPort {
+    channel: Channel,
+    credits: Credits,
+    /// Messages that the socket has not taken yet.
+    waiting: Vec<Vec<u8>>,
+    said: Vec<Said>,
+    /// Why the fabric is gone, once it is.
+    gone: Option<String>,
+}
+
+impl FabricPort {
+    /// Attaches to `HOST/PORT` of a fabric.
+    ///
+    /// # Errors
+    /// No such fabric or port; who has the port.
+    pub(crate) fn attach(fabric: &str, port: &str) -> io::Result<(FabricPort, Welcome)> {
+        let failed = |error: io::Error| place::not_running(fabric, &error);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let address = SocketAddrUnix::new(place::attach_socket(fabric))?;
+        rustix::net::connect(&fd, &address).map_err(|e| failed(e.into()))?;
+        FabricPort::greet(fd, fabric, port)
+    }
+
+    fn greet(fd: OwnedFd, fabric: &str, port: &str) -> io::Result<(FabricPort, Welcome)> {
+        let mut channel = Channel::new(fd);
+        channel.send(&Message::Hello { version: VERSION, port }.bytes())?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let text = format!("fabric {fabric} has not answered within {PATIENCE:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            let mut polled = [PollFd::new(&channel, PollFlags::IN)];
+            poll(&mut polled, Some(&timespec(left)))?;
+            let count = channel.receive().map_err(|e| place::not_running(fabric, &e))?;
+            if count == 0 {
+                continue;
+            }
+            let refused = |text: &str| {
+                io::Error::new(io::ErrorKind::ConnectionRefused, format!("fabric {fabric}: {text}"))
+            };
+            let welcome = match Message::parse(channel.message(0)) {
+                Some(Message::Welcome(welcome)) if welcome.version == VERSION => *welcome,
+                Some(Message::Refused(text)) => return Err(refused(text)),
+                _ => {
+                    return Err(refused(
+                        "it speaks another version of the attach protocol; both must be of one release",
+                    ));
+                }
+            };
+            let mut port = FabricPort {
+                channel,
+                credits: Credits::default(),
+                waiting: Vec::new(),
+                said: Vec::new(),
+                gone: None,
+            };
+            // More may have come with the welcome.
+            for index in 1..count {
+                port.take(index, &mut |_| {});
+            }
+            return Ok((port, welcome));
+        }
+    }
+
+    /// Receives what is there, hands over the packets, keeps what else is said; whether there may be more.
+    pub(crate) fn receive(&mut self, mut each: impl FnMut(&[u8])) -> bool {
+        if self.gone.is_some() {
+            return false;
+        }
+        match self.channel.receive() {
+            Ok(count) => {
+                (0..count).for_each(|index| self.take(index, &mut each));
+                self.tell_credits();
+                count == BATCH
+            }
+            Err(error) => {
+                self.lose(match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "the fabric's process has ended".to_owned(),
+                    _ => error.to_string(),
+                });
+                false
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, each: &mut impl FnMut(&[u8])) {
+        let broke = match Message::parse(self.channel.message(index)) {
+            Some(Message::Packet(packet)) => match lane_of(packet) {
+                Some(lane) if self.credits.received(lane) => {
+                    each(packet);
+                    self.credits.consumed(lane);
+                    return;
+                }
+                _ => "it sent a packet without credit for it".to_owned(),
+            },
+            Some(Message::Credit { lane, total }) if self.credits.granted(lane, total) => return,
+            Some(Message::Port(values)) => return self.said.push(Said::Port(values)),
+            Some(Message::Resolved { token, gid }) => {
+                let gid = Some(gid).filter(|gid| !gid.is_zero());
+                return self.said.push(Said::Resolved { token, gid });
+            }
+            Some(Message::Refused(text)) => text.to_owned(),
+            _ => "it broke the attach protocol".to_owned(),
+        };
+        self.lose(broke);
+    }
+
+    fn lose(&mut self, why: String) {
+        self.gone.get_or_insert(why);
+    }
+
+    /// Why the fabric is gone, if it is: no packet comes or goes any more.
+    pub(crate) fn gone(&self) -> Option<&str> {
+        self.gone.as_deref()
+    }
+
+    /// What the fabric has said since.
+    pub(crate) fn said(&mut self) -> Vec<Said> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// Sends packets in order until one has no credit or the socket is full; how many are done with. One that is no packet
+    /// of this fabric is left out, and so is everything once the fabric is gone.
+    pub(crate) fn send<'a>(&mut self, packets: impl Iterator<Item = &'a [u8]>) -> usize {
+        let mut done = 0;
+        let mut packets = packets.peekable();
+        self.flush();
+        while packets.peek().is_some() {
+            if self.gone.is_some() {
+                return done + packets.count();
+            }
+            let (mut batch, mut lanes, mut filled): ([&[u8]; BATCH], _, _) = ([&[]; BATCH], [0; BATCH], 0);
+            let mut credits = self.credits.clone();
+            while filled < BATCH
+                && let Some(packet) = packets.peek()
+            {
+                let lane = lane_of(packet).filter(|_| packet.len() <= MAX_PACKET);
+                if let Some(lane) = lane {
+                    if !credits.may_send(lane) {
+                        break;
+                    }
+                    credits.sent(lane);
+                    (batch[filled], lanes[filled]) = (packet, lane);
+                    filled += 1;
+                } else {
+                    done += 1;
+                }
+                packets.next();
+            }
+            if filled == 0 || !self.waiting.is_empty() {
+                return done;
+            }
+            match self.channel.send_packets(batch[..filled].iter().copied()) {
+                Ok(sent) => {
+                    lanes[..sent].iter().for_each(|lane| self.credits.sent(*lane));
+                    done += sent;
+                    if sent < filled {
+                        return done;
+                    }
+                }
+                Err(error) => self.lose(error.to_string()),
+            }
+        }
+        done
+    }
+
+    /// Asks for the GID of an address.
+    pub(crate) fn resolve(&mut self, token: u64, ip: Gid) {
+        self.say(Message::Resolve { token, ip }.bytes());
+    }
+
+    fn say(&mut self, message: Vec<u8>) {
+        if self.waiting.len() < MAX_WAITING {
+            self.waiting.push(message);
+        }
+        self.flush();
+    }
+
+    fn tell_credits(&mut self) {
+        while self.waiting.len() < MAX_WAITING
+            && let Some((lane, total)) = self.credits.next_grant()
+        {
+            self.waiting.push(Message::Credit { lane, total }.bytes());
+        }
+        self.flush();
+    }
+
+    /// Sends messages that wait.
+    pub(crate) fn flush(&mut self) {
+        while let Some(message) = self.waiting.first() {
+            match self.channel.send(message) {
+                Ok(true) => drop(self.waiting.remove(0)),
+                Ok(false) => return,
+                Err(error) => {
+                    self.lose(error.to_string());
+                    return self.waiting.clear();
+                }
+            }
+        }
+    }
+
+    /// Whether messages wait for room in the socket.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The socket.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Drop for FabricPort {
+    /// Leaves in order, so that the link stays up.
+    fn drop(&mut self) {
+        let _ = self.channel.send(&Message::Bye.bytes());
+    }
+}
