@@ -19,7 +19,7 @@ use crate::error::CliError;
 /// Flags of `everywire fabric`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A topology file:\n\n  \
-    sm = \"h1/1\"                  # where the subnet manager is: a host's port or a switch\n  \
+    sm = \"h1/1\"                  # the host's port where the subnet manager is\n  \
     engine = \"ftree\"             # or \"updn\", \"minhop\"\n  \
     [generate]\n  \
     fat_tree = { hosts = 16, radix = 8 }\n\n\

@@ -210,15 +210,12 @@ fn root(plan: &Plan, name: &str) -> Result<usize, String> {
     }
 }
 
-/// A host's port, or a switch.
+/// A host's port.
 fn sm_port(plan: &Plan, text: &str) -> Result<PortRef, String> {
-    match plan.node(text) {
-        Some(node @ NodeRef::Switch(_)) => Ok(PortRef { node, port: 0 }),
-        _ => match plan.port(text).map_err(|e| format!("sm: {e}"))? {
-            PortRef { node: NodeRef::Switch(_), .. } => Err(format!(
-                "sm: {text:?}: a switch's subnet manager is at the switch, not at one of its ports"
-            )),
-            port => Ok(port),
-        },
+    if let Some(NodeRef::Switch(_)) = plan.node(text.split('/').next().unwrap_or(text)) {
+        return Err(format!(
+            "sm: {text:?} is a switch; the subnet manager is a program, and runs at a host's port"
+        ));
     }
+    plan.port(text).map_err(|e| format!("sm: {e}"))
 }

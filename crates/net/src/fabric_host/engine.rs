@@ -9,17 +9,19 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use everywire_fabric::ib::mad_packet::MadRoute;
-use everywire_fabric::ib::{Event, PortId};
+use everywire_fabric::ib::{Credit, Event, PortId};
+use everywire_wire::mad::{MadHeader, RmppHeader, class, rmpp};
 use everywire_wire::smp::codes::port_state;
-use everywire_wire::{Bth, Lid, Lnh, Lrh, Mad, Qpn, grh::Grh};
+use everywire_wire::{Bth, Lnh, Lrh, MAD_LEN, Mad, Qpn, grh::Grh};
 
 use super::FabricEvent;
 use super::built::Built;
 use super::control::{self, Request};
 use super::door::{Door, DoorEvent};
 use super::ibsim::{Ibsim, IbsimEvent};
-use super::mads::Backlog;
+use super::mads::{Backlog, To};
 use super::ready::Ready;
 use super::seat::Seat;
 use super::snapshot;
@@ -28,6 +30,10 @@ use crate::fabric_port::message::PortValues;
 
 /// Most events of the subnet that are handled before the doors get a turn.
 const EVENTS: usize = 256;
+/// Segments that may follow an acknowledged one.
+const SINK_WINDOW: u32 = 64;
+/// Where in a MAD the header of subnet administration is, after the one of RMPP.
+const SA_HEADER: std::ops::Range<usize> = 36..56;
 
 /// Everything that runs.
 pub(super) struct Engine {
@@ -68,7 +74,7 @@ impl Engine {
             moved |= ibsim.turn(ready, &mut self.built, &mut self.backlog, now);
         }
         if let Some(seat) = &mut self.seat {
-            moved |= seat.turn(&mut self.built, &mut self.backlog, now);
+            moved |= seat.turn(&mut self.built, now);
         }
         moved |= self.drain(now);
         if let Some(door) = &mut self.door {
@@ -114,16 +120,20 @@ impl Engine {
         for count in 0..EVENTS {
             let Some(event) = self.built.subnet.poll(now) else { return count > 0 };
             match event {
-                Event::Deliver { port, packet, credit, .. } => {
-                    if is_for_gsi(&packet) && self.take_gmp(port, &packet) {
+                Event::Deliver { port, ref packet, credit, .. } if is_for_gsi(packet) => {
+                    if self.take_gmp(port, packet, &event, now) {
                         credit.into_iter().for_each(|credit| self.built.subnet.consume(now, credit));
-                    } else if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
-                        client.deliver(packet, credit);
-                    } else {
-                        credit.into_iter().for_each(|credit| self.built.subnet.consume(now, credit));
+                    } else if let Event::Deliver { packet, .. } = event {
+                        self.deliver(port, packet, credit, now);
                     }
                 }
-                Event::Smp { port, mad, slid, .. } => self.take_smp(port, slid, &mad, now),
+                Event::Deliver { port, packet, credit, .. } => self.deliver(port, packet, credit, now),
+                Event::Smp { port, ref mad, slid, .. } => {
+                    let taken = self.ibsim.as_mut().is_some_and(|ibsim| ibsim.smp(port, slid, mad));
+                    if !taken && let Some(seat) = &mut self.seat {
+                        seat.handle(now, &event);
+                    }
+                }
                 Event::PortChanged { port, values } => {
                     if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
                         client.tell_port(PortValues::of(&values));
@@ -143,24 +153,27 @@ impl Engine {
         true
     }
 
-    /// A MAD of QP1: for a client of ibsim, or for our subnet manager's administration. False if it is for neither.
-    fn take_gmp(&mut self, port: PortId, packet: &[u8]) -> bool {
-        let Ok((route, mad)) = MadRoute::parse(packet) else { return false };
-        let for_seat = self.seat.as_ref().is_some_and(|seat| seat.wants_gmp(port, &mad));
-        if for_seat && let Some(seat) = &mut self.seat {
-            seat.gmp(Instant::now(), &route, &mad);
-            return true;
+    /// A packet for the program at a port; without one it is nobody's.
+    fn deliver(&mut self, port: PortId, packet: Bytes, credit: Option<Credit>, now: Instant) {
+        match self.door.as_mut().and_then(|door| door.client(port)) {
+            Some(client) => client.deliver(packet, credit),
+            None => credit.into_iter().for_each(|credit| self.built.subnet.consume(now, credit)),
         }
-        self.ibsim.as_mut().is_some_and(|ibsim| ibsim.gmp(port, &route, &mad))
     }
 
-    fn take_smp(&mut self, port: PortId, slid: Lid, mad: &Mad, now: Instant) {
-        if self.ibsim.as_mut().is_some_and(|ibsim| ibsim.smp(port, slid, mad)) {
-            return;
+    /// A MAD of QP1: for our subnet manager's administration, or for a client of ibsim. False if it is for neither.
+    fn take_gmp(&mut self, port: PortId, packet: &[u8], event: &Event, now: Instant) -> bool {
+        let Ok((route, mad)) = MadRoute::parse(packet) else { return false };
+        if let Some(seat) = self.seat.as_mut().filter(|seat| seat.port() == port && seat.wants(&mad)) {
+            return seat.handle(now, event);
         }
-        if let Some(seat) = self.seat.as_mut().filter(|seat| seat.port == port) {
-            seat.smp(now, slid, mad);
+        let Some(ibsim) = &mut self.ibsim else { return false };
+        if let Some(ack) = acknowledgement(&mad).filter(|_| ibsim.is_for_client(port, &mad)) {
+            // libumad2sim knows nothing of further segments; whoever sends them is to think that they have arrived.
+            let to = To { sl: route.sl, pkey: route.pkey, qp: route.src_qp, ..To::lid(route.slid) };
+            self.backlog.send(&mut self.built.subnet, now, port, to, &ack);
         }
+        ibsim.gmp(port, &route, &mad)
     }
 
     /// Tells once that every link carries data.
@@ -237,6 +250,24 @@ fn is_for_gsi(packet: &[u8]) -> bool {
         _ => return false,
     };
     packet.get(at..).and_then(|rest| Bth::parse(rest).ok()).is_some_and(|bth| bth.dest_qp == Qpn::GSI)
+}
+
+/// The acknowledgement of a segment of an answer that has several (IBTA §13.6.2); `None` for what needs none.
+fn acknowledgement(mad: &Mad) -> Option<Mad> {
+    let header = MadHeader::parse(mad).ok()?;
+    let mut rmpp = RmppHeader::parse(&mad[MadHeader::LEN..]).ok()?;
+    let several = rmpp.active && rmpp.rmpp_type == rmpp::DATA && !(rmpp.first && rmpp.last);
+    if header.mgmt_class != class::SUBN_ADM || !several {
+        return None;
+    }
+    (rmpp.rmpp_type, rmpp.first, rmpp.last) = (rmpp::ACK, false, false);
+    rmpp.data2 = rmpp.data1.saturating_add(SINK_WINDOW);
+    let mut ack = [0; MAD_LEN];
+    ack[..MadHeader::LEN].copy_from_slice(&mad[..MadHeader::LEN]);
+    rmpp.emit(&mut ack[MadHeader::LEN..]);
+    // Subnet administration's own header: its key, and where in a table the records are.
+    ack[SA_HEADER].copy_from_slice(&mad[SA_HEADER]);
+    Some(ack)
 }
 
 /// Seed of what the subnet decides by chance; nothing that matters to security.

@@ -121,10 +121,8 @@ impl Fabric {
         if let Some(path) = &options.capture {
             built.subnet.set_tap(Some(Box::new(capture(path, &built, base)?)));
         }
-        let seat = match options.subnet_manager {
-            true => Some(seat::Seat::take(&mut built, base, engine::seed()?)?),
-            false => None,
-        };
+        let seed = engine::seed()?;
+        let seat = options.subnet_manager.then(|| seat::Seat::take(&mut built, base, seed));
         let ibsim = options.ibsim.as_deref().map(ibsim::Ibsim::open).transpose()?;
         let stop = Signal::new()?;
         let mut engine = Engine {

@@ -84,11 +84,6 @@ impl Credits {
             })
         })
     }
-
-    /// The socket was full: what was said of this lane was not told.
-    pub fn not_told(&mut self, lane: u8, total: u32) {
-        self.told[at(lane)] = total.wrapping_sub(WORTH_TELLING);
-    }
 }
 
 fn at(lane: u8) -> usize {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 pub struct File {
     /// The fabric's name; the file's own without its ending if left out.
     pub name: Option<String>,
-    /// Where the subnet manager is: a host's port or a switch.
+    /// The host's port where the subnet manager is.
     pub sm: Option<String>,
     /// How routes are made.
     pub engine: Option<Engine>,

@@ -29,7 +29,7 @@ fn the_examples_are_what_their_comments_say() {
     assert_eq!((ring.hosts.len(), ring.switches.len(), ring.links.len()), (12, 6, 18));
     let torus = example("torus.toml");
     assert_eq!((torus.hosts.len(), torus.switches.len(), torus.links.len()), (16, 16, 16 + 32));
-    assert_eq!(torus.sm, PortRef { node: torus.node("s1x1").unwrap(), port: 0 });
+    assert_eq!(torus.sm, PortRef { node: torus.node("h1").unwrap(), port: 1 });
     let office = example("written-out.toml");
     assert_eq!((office.name.as_str(), office.hosts.len(), office.links.len()), ("office", 3, 6));
     let fast = office.links[4].shape;
@@ -72,6 +72,7 @@ fn mistakes_are_told_with_key_value_and_limit() {
         (&format!("{host}{host}"), &["host.name", "h1", "two nodes"]),
         (&format!("lmc = 8\n{host}"), &["lmc: 8", "7"]),
         (&format!("sm = \"x/1\"\n{host}"), &["sm", "x", "h1"]),
+        (&format!("sm = \"s1\"\n{pair}"), &["sm", "s1", "switch"]),
         (&format!("roots = [\"h1\"]\n{host}"), &["roots", "h1", "host"]),
         (&format!("links = [\"h1/1 s1/1\"]\n{pair}"), &["links", "h1/1 - s1/3"]),
         (&format!("links = [\"h1 - s1\"]\n{pair}"), &["which port of s1"]),

@@ -344,6 +344,13 @@ impl Ibsim {
         progress
     }
 
+    /// Whether an answer is for a client here.
+    pub(crate) fn is_for_client(&self, port: PortId, mad: &Mad) -> bool {
+        let number = MadHeader::parse(mad).ok().and_then(|header| client_of(header.transaction_id));
+        let slot = number.and_then(|number| self.slots.get(usize::from(number)));
+        slot.and_then(|slot| slot.client.as_ref()).is_some_and(|client| client.port == port)
+    }
+
     /// A MAD of QP0 that the port does not answer itself. False if no client here wants it.
     pub(crate) fn smp(&mut self, port: PortId, slid: Lid, mad: &Mad) -> bool {
         let route = Packet { dlid: Lid(0), slid, dqp: 0, sqp: 0, status: 0, mad: *mad };

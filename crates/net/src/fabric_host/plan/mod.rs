@@ -161,7 +161,7 @@ pub struct Plan {
     pub switches: Vec<SwitchPlan>,
     /// Cables.
     pub links: Vec<LinkPlan>,
-    /// Where the subnet manager is; a switch's is at its port 0.
+    /// The host's port where the subnet manager is.
     pub sm: PortRef,
     /// How it makes routes.
     pub engine: Engine,

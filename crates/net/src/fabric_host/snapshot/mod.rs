@@ -128,7 +128,7 @@ pub struct Snapshot {
     pub name: String,
     /// Whether it runs.
     pub running: bool,
-    /// Where the subnet manager is, and what of: `h1/1`; empty for none of ours.
+    /// The port where the subnet manager is; empty for none of ours.
     pub sm: String,
     /// How routes are made.
     pub engine: Engine,
@@ -168,10 +168,7 @@ impl Snapshot {
         Snapshot {
             name: plan.name.clone(),
             running: false,
-            sm: match plan.sm.port {
-                0 => plan.name_of(plan.sm.node).to_owned(),
-                _ => plan.port_name(plan.sm),
-            },
+            sm: plan.port_name(plan.sm),
             engine: plan.engine,
             roots: plan.roots.iter().map(|index| plan.switches[*index].name.clone()).collect(),
             warnings: Vec::new(),
