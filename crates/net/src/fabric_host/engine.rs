@@ -77,6 +77,9 @@ impl Engine {
             moved |= seat.turn(&mut self.built, now);
         }
         moved |= self.drain(now);
+        if moved && !self.ready {
+            self.look_whether_up();
+        }
         if let Some(door) = &mut self.door {
             moved |= door.flush(ready, &mut self.built, now);
         }
@@ -137,9 +140,6 @@ impl Engine {
                 Event::PortChanged { port, values } => {
                     if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
                         client.tell_port(PortValues::of(&values));
-                    }
-                    if !self.ready && values.state == port_state::ACTIVE {
-                        self.look_whether_up();
                     }
                 }
                 Event::Room { port, sl } => {

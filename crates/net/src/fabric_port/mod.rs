@@ -7,4 +7,5 @@ pub(crate) mod credits;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod message;
+#[cfg(test)]
 pub(crate) mod port;
