@@ -123,14 +123,13 @@ impl Engine {
         for count in 0..EVENTS {
             let Some(event) = self.built.subnet.poll(now) else { return count > 0 };
             match event {
-                Event::Deliver { port, ref packet, credit, .. } if is_for_gsi(packet) => {
-                    if self.take_gmp(port, packet, &event, now) {
+                Event::Deliver { port, packet, credit, .. } => {
+                    if is_for_gsi(&packet) && self.take_gmp(port, &packet, now) {
                         credit.into_iter().for_each(|credit| self.built.subnet.consume(now, credit));
-                    } else if let Event::Deliver { packet, .. } = event {
+                    } else {
                         self.deliver(port, packet, credit, now);
                     }
                 }
-                Event::Deliver { port, packet, credit, .. } => self.deliver(port, packet, credit, now),
                 Event::Smp { port, ref mad, slid, .. } => {
                     let taken = self.ibsim.as_mut().is_some_and(|ibsim| ibsim.smp(port, slid, mad));
                     if !taken && let Some(seat) = &mut self.seat {
@@ -162,10 +161,11 @@ impl Engine {
     }
 
     /// A MAD of QP1: for our subnet manager's administration, or for a client of ibsim. False if it is for neither.
-    fn take_gmp(&mut self, port: PortId, packet: &[u8], event: &Event, now: Instant) -> bool {
+    fn take_gmp(&mut self, port: PortId, packet: &Bytes, now: Instant) -> bool {
         let Ok((route, mad)) = MadRoute::parse(packet) else { return false };
         if let Some(seat) = self.seat.as_mut().filter(|seat| seat.port() == port && seat.wants(&mad)) {
-            return seat.handle(now, event);
+            let (at, packet) = (now, packet.clone());
+            return seat.handle(now, &Event::Deliver { port, at, packet, hops: 0, credit: None });
         }
         let Some(ibsim) = &mut self.ibsim else { return false };
         if let Some(ack) = acknowledgement(&mad).filter(|_| ibsim.is_for_client(port, &mad)) {
