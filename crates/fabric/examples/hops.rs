@@ -3,7 +3,8 @@
 //! A hop is a switch looking a packet up, queueing it, and sending it with credits and lane arbitration. The frames are whole
 //! (LRH to VCRC, right ICRC and VCRC, 4,138 bytes); a hop rewrites the lane and corrects the VCRC without reading the payload,
 //! and does not copy it. `--vcrc ends` (the default) sums each packet once, at the first receiver; `every-hop` at each;
-//! `trusted` at none. Usage: `cargo run --release -p everywire-fabric --example hops -- [SECONDS] [--vcrc WHEN] [--audit]`.
+//! `trusted` at none. Usage: `cargo run --release -p everywire-fabric --example hops -- [SECONDS] [--vcrc WHEN] [--audit]
+//! [--at-least MILLIONS]`.
 
 #[path = "../tests/ib/manager.rs"]
 #[allow(dead_code)]
@@ -83,7 +84,13 @@ fn main() {
         "{hops} hops in {took:.2} s of one core ({wall:.2} s by the clock), {:.3} ms of virtual time",
         virtual_time * 1e3
     );
-    println!("{:.2} million hops/s, {:.0} ns a hop", hops as f64 / took / 1e6, took * 1e9 / hops as f64);
+    let millions = hops as f64 / took / 1e6;
+    println!("{millions:.2} million hops/s, {:.0} ns a hop", took * 1e9 / hops as f64);
+    let least: f64 = after("--at-least").and_then(|text| text.parse().ok()).unwrap_or(0.0);
+    if millions < least {
+        eprintln!("that is less than {least} million");
+        std::process::exit(1);
+    }
 }
 
 /// Seconds that this thread has run: other work on the machine does not count. `None` where Linux does not tell.

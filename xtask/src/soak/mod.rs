@@ -1,8 +1,9 @@
 //! `cargo xtask soak`: the long matrices, and the day's report of them, docs/soak/YYYY-MM-DD.md.
 //!
-//! Five items, each alone by its name: the simulation's seeds, the mutants, every case with the Linux kernel, long fuzzing,
-//! and a million lives of queue pairs. The report is written after every line of it, so that a run that is broken off leaves what it saw.
+//! Six items, each alone by its name: the simulation's seeds, the mutants, every case with the Linux kernel, long fuzzing,
+//! a million lives of queue pairs, and the InfiniBand fabric under a million packets and at full speed. The report is written after every line of it, so that a run that is broken off leaves what it saw.
 
+mod fabric;
 mod fuzz;
 mod report;
 
@@ -25,7 +26,7 @@ struct Item {
     run: Run,
 }
 
-const ITEMS: [Item; 5] = [
+const ITEMS: [Item; 6] = [
     Item {
         name: "seeds",
         about: "The simulator's main workload under faults and kills, a thousand seeds a line.",
@@ -55,6 +56,12 @@ const ITEMS: [Item; 5] = [
         about: "Queue pairs, completion queues and regions come and go on three threads while a fourth drives them.",
         heads: ["lives", "work done"],
         run: lives,
+    },
+    Item {
+        name: "fabric",
+        about: "An InfiniBand fat tree of 16 hosts: 16-to-1 incast under the credit checker, and hops a second on one core.",
+        heads: ["load", "work done"],
+        run: fabric::run,
     },
 ];
 

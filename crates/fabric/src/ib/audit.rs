@@ -231,3 +231,56 @@ pub(super) fn check(subnet: &Subnet) -> Result<(), CreditFault> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One lane of 100 blocks, whose credits the sender has heard of.
+    fn open() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.books.insert((0, 0), Books { capacity: 100, ..Books::default() });
+        ledger.granted(0, 0, 100);
+        ledger.heard(0, 0, 100);
+        assert_eq!(ledger.fault, None);
+        ledger
+    }
+
+    #[test]
+    fn each_rule_is_noticed_when_it_is_broken() {
+        type Deed = fn(&mut Ledger);
+        let deeds: [(&str, Deed); 7] = [
+            ("more was sent than the sender heard", |l| l.sent(0, 0, 101)),
+            ("the sender has heard more than was granted", |l| l.heard(0, 0, 101)),
+            ("more was granted than there is room", |l| l.granted(0, 0, 101)),
+            ("more came in than was sent", |l| l.arrived(0, 0, 1)),
+            ("more was freed than came in", |l| l.freed(0, 0, 1)),
+            ("more was made up for than was lost", |l| l.resynchronised(0, 0, 1)),
+            ("more came in than was sent", |l| {
+                l.sent(0, 0, 60);
+                l.arrived(0, 0, 60);
+                l.lost(0, 0, 1);
+            }),
+        ];
+        for (what, deed) in deeds {
+            let mut ledger = open();
+            deed(&mut ledger);
+            let (_, _, found) = ledger.fault.unwrap_or_else(|| panic!("not noticed: {what}"));
+            assert!(found.starts_with(what), "{found}");
+        }
+    }
+
+    #[test]
+    fn an_honest_lane_goes_round_its_counters_many_times() {
+        let mut ledger = open();
+        for n in 1..500u16 {
+            ledger.sent(0, 0, 65);
+            ledger.arrived(0, 0, 65);
+            ledger.freed(0, 0, 65);
+            let limit = ((u64::from(n) * 65 + 100) % MODULUS) as u16;
+            ledger.granted(0, 0, limit);
+            ledger.heard(0, 0, limit);
+        }
+        assert_eq!(ledger.fault, None);
+    }
+}

@@ -34,10 +34,14 @@ pub struct Counters {
     pub xmit_constraint_errors: u64,
     /// Packets received and dropped for their partition or for being raw.
     pub rcv_constraint_errors: u64,
+    /// Times that damaged packets outran whole ones by the threshold of PortInfo:LocalPhyErrors.
+    pub local_link_integrity_errors: u64,
     /// Packets that found no room in the buffer: stays zero, as senders obey their credits.
     pub buffer_overruns: u64,
     /// Packets of lane 15 dropped, which alone has no flow control.
     pub vl15_dropped: u64,
+    /// MADs to QP1 dropped by the agents: wrong Q_Key.
+    pub qp1_dropped: u64,
     /// Nanoseconds in which something waited to be sent and the wire was free.
     pub xmit_wait_ns: u64,
 }

@@ -307,6 +307,7 @@ impl Subnet {
             }
             packet.suspect = false;
         }
+        port.physical_errors = port.physical_errors.saturating_sub(1);
         port.counters.rcv_words += u64::from(packet.lrh.pkt_len);
         port.counters.rcv_packets += 1;
         port.counters.multicast_rcv += u64::from(packet.lrh.dlid.is_multicast());
@@ -343,6 +344,12 @@ impl Subnet {
         let port = &mut self.ports[index as usize];
         port.counters.rcv_errors += 1;
         let Some(cable) = port.cable else { return };
+        port.physical_errors += 1;
+        if port.physical_errors > port.info.local_phy_errors {
+            port.physical_errors = 0;
+            port.counters.local_link_integrity_errors += 1;
+            self.report_link_integrity(now, index);
+        }
         // The damaged header may name any lane.
         let vl = packet.lane;
         if vl == VL15 {

@@ -26,6 +26,8 @@ pub(super) const PACKET_OVERHEAD: usize = 126;
 pub(super) const LIFETIME_FOREVER: u8 = 20;
 /// Entries of a port's P_Key table.
 pub(super) const PKEYS: usize = 64;
+/// Thresholds of error traps before a subnet manager sets them.
+const LOCAL_PHY_ERRORS: u8 = 8;
 /// GUIDs of a port.
 pub(super) const GUIDS: usize = 8;
 /// The GID prefix before a subnet manager gives one.
@@ -86,6 +88,8 @@ pub(super) struct Port {
     pub longest: usize,
     /// Since when something waits though the wire is free.
     pub waiting_since: Option<SimTime>,
+    /// Damaged packets that came in, less the whole ones since (IBTA §7.12.2).
+    pub physical_errors: u8,
     /// When it looks again by itself whether it can send.
     pub wake_at: Option<SimTime>,
     /// By lane: since when the first packet of the queue is the first.
@@ -124,6 +128,7 @@ impl Port {
             lanes: 1,
             longest: 0,
             waiting_since: None,
+            physical_errors: 0,
             wake_at: None,
             head_since: [SimTime::ZERO; LANES],
             refused: 0,
@@ -289,6 +294,8 @@ fn first_info(number: u8, in_switch: bool) -> PortInfo {
         vl_arbitration_low_cap: super::arbiter::ENTRIES as u8,
         hoq_life: LIFETIME_FOREVER,
         guid_cap: GUIDS as u8,
+        local_phy_errors: LOCAL_PHY_ERRORS,
+        overrun_errors: LOCAL_PHY_ERRORS,
         subnet_timeout: 18,
         resp_time_value: 16,
         ..PortInfo::default()

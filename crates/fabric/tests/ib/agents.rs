@@ -330,6 +330,53 @@ fn counters_tell_what_passed_and_are_cleared_one_by_one() {
 }
 
 #[test]
+fn agents_of_qp1_know_their_key_and_their_classes() {
+    let (base, shape) = (Instant::now(), Topology::ring(3).unwrap());
+    let mut subnet =
+        Subnet::of_shape(base, 3, SubnetOptions::default(), &shape, LinkParams::DEFAULT).unwrap();
+    let (mut manager, graph, _) = bring_up(&mut subnet, &shape, &RoutingEngine::MinHop, base);
+    let (own, switch) = (graph.endports[0].lid, graph.switches[0].lid);
+    let mut mad = perf_mad(method::GET, perf::attribute::CLASS_PORT_INFO, |_| {});
+    let wrong = MadRoute { qkey: everywire_wire::QKey(1), ..MadRoute::services(own, switch, 0) };
+    subnet.send(manager.now, manager.port, wrong.packet(&mad)).unwrap();
+    while let Some(at) = subnet.poll_timeout() {
+        manager.now = at;
+        let events: Vec<Event> = std::iter::from_fn(|| subnet.poll(at)).collect();
+        assert!(!events.iter().any(|event| matches!(event, Event::Deliver { .. })), "{events:?}");
+    }
+    let ask = PortCounters { port_select: 3, ..Default::default() };
+    let get = perf_mad(method::GET, perf::attribute::PORT_COUNTERS, |out| ask.emit(out));
+    let got = perf(&mut subnet, &mut manager, own, switch, &get, false);
+    assert_eq!(PortCounters::parse(&got.data).unwrap().qp1_dropped, 1);
+    mad[1] = class::CONG_MGT;
+    assert_eq!(perf(&mut subnet, &mut manager, own, switch, &mad, false).header.status, status::BAD_VERSION);
+}
+
+#[test]
+fn a_link_that_damages_most_packets_is_reported() {
+    let (base, shape) = (Instant::now(), Topology::ring(3).unwrap());
+    let mut subnet =
+        Subnet::of_shape(base, 3, SubnetOptions::default(), &shape, LinkParams::DEFAULT).unwrap();
+    let (mut manager, graph, _) = bring_up(&mut subnet, &shape, &RoutingEngine::MinHop, base);
+    while subnet.poll(manager.now).is_some() {}
+    subnet.set_bit_errors(LinkId(0), everywire_fabric::faults::Ppm::ALWAYS).unwrap();
+    let (own, other) = (graph.endports[0].lid, graph.endports[1].lid);
+    for psn in 0..20 {
+        subnet.send(manager.now, manager.port, write_packet(own, other, 0, psn, 64)).unwrap();
+    }
+    let mut events = Vec::new();
+    while let Some(at) = subnet.poll_timeout().filter(|at| *at < base + Duration::from_secs(1)) {
+        manager.now = at;
+        events.extend(std::iter::from_fn(|| subnet.poll(at)));
+    }
+    // Its own way to the manager is the bad link, so nobody hears; the counter and the pending trap tell.
+    assert_eq!(notices(&events), []);
+    let c = subnet.counters(PortId { node: NodeId(1), port: 2 }).unwrap();
+    assert_eq!((c.rcv_errors, c.symbol_errors, c.local_link_integrity_errors), (20, 20, 2));
+    assert_eq!(subnet.traps_pending(NodeId(1)), 1);
+}
+
+#[test]
 fn a_node_without_power_is_silent_and_comes_back_empty() {
     let (base, shape) = (Instant::now(), Topology::ring(3).unwrap());
     let mut subnet =

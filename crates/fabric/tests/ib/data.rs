@@ -315,10 +315,10 @@ fn hosts_hear_what_the_manager_sets() {
         let mut events: Vec<Event> = std::mem::take(&mut manager.aside);
         events.extend(std::iter::from_fn(|| subnet.poll(manager.now)));
         for event in events {
-            if let Event::PortChanged { port: id, values } = event {
-                if id == port(4) {
-                    last = Some(*values);
-                }
+            if let Event::PortChanged { port: id, values } = event
+                && id == port(4)
+            {
+                last = Some(*values);
             }
         }
         last.clone().unwrap()

@@ -12,9 +12,9 @@ mod smi;
 mod tables;
 mod traps;
 
-use everywire_wire::mad::{class, method};
+use everywire_wire::mad::{MadHeader, class, method, status};
 use everywire_wire::smp::{NodeDescription, Smp};
-use everywire_wire::{Lid, Mad};
+use everywire_wire::{Lid, Mad, QKey};
 
 use super::config::{NodeId, PortId};
 use super::mad_packet::MadRoute;
@@ -50,6 +50,14 @@ impl AgentState {
     pub fn forget(&mut self) {
         *self = AgentState { description: self.description, ..AgentState::new("") };
     }
+}
+
+/// What a switch answers to a class that it does not serve.
+fn refused_class(mad: &Mad) -> Option<Mad> {
+    let header = MadHeader::parse(mad).ok()?;
+    let mut answer = *mad;
+    MadHeader { method: method::GET_RESP, status: status::BAD_VERSION, ..header }.emit(&mut answer);
+    Some(answer)
 }
 
 impl Subnet {
@@ -169,11 +177,21 @@ impl Subnet {
     pub(super) fn answer_gsi(&mut self, now: SimTime, index: u32, id: u32) -> bool {
         let packet = self.packets.get(id);
         let Ok((route, mad)) = MadRoute::parse(&packet.clone().into_bytes()) else { return false };
-        if mad[1] != class::PERF_MGT || mad[3] & method::RESPONSE_BIT != 0 {
+        let (for_perf, in_switch) = (mad[1] == class::PERF_MGT, self.ports[index as usize].in_switch);
+        let asks = matches!(mad[3], method::GET | method::SET);
+        if mad[3] & method::RESPONSE_BIT != 0 || !(for_perf || in_switch && asks) {
             return false;
         }
-        let Some(answer) = self.answer_perf(index, &mad) else { return true };
-        self.send_from_agent(now, index, route, &answer);
+        if route.qkey != QKey::GSI {
+            let port = &mut self.ports[index as usize];
+            port.counters.qp1_dropped += 1;
+            port.info.q_key_violations = port.info.q_key_violations.saturating_add(1);
+            return true;
+        }
+        let answer = if for_perf { self.answer_perf(index, &mad) } else { refused_class(&mad) };
+        if let Some(answer) = answer {
+            self.send_from_agent(now, index, route, &answer);
+        }
         true
     }
 

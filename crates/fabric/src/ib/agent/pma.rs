@@ -69,7 +69,11 @@ impl Subnet {
                     self.write_windows(&ports, select, &values, |w| &mut w.basic, basic);
                 }
                 let sums = self.read_windows::<BASIC>(&ports, |w| w.basic, basic);
-                basic_attribute(&asked, &sums).emit(data);
+                let dropped: u64 =
+                    ports.iter().map(|port| self.ports[*port as usize].counters.qp1_dropped).sum();
+                // No select bit clears this one.
+                let qp1_dropped = u16::try_from(dropped).unwrap_or(u16::MAX);
+                PortCounters { qp1_dropped, ..basic_attribute(&asked, &sums) }.emit(data);
                 Ok(())
             }
             attribute::PORT_COUNTERS_EXTENDED => {
@@ -170,7 +174,7 @@ fn basic(c: &Counters) -> [u64; BASIC] {
         c.xmit_discards,
         c.xmit_constraint_errors,
         c.rcv_constraint_errors,
-        0,
+        c.local_link_integrity_errors,
         c.buffer_overruns,
         c.vl15_dropped,
         c.xmit_words,

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use everywire_wire::mad::method;
-use everywire_wire::notice::{Notice, TrapCapabilities, TrapKey, TrapLinkState, kind, trap};
+use everywire_wire::notice::{Notice, TrapCapabilities, TrapKey, TrapLinkState, TrapPort, kind, trap};
 use everywire_wire::smp::{Smp, attribute};
 use everywire_wire::{Bth, Deth, Gid, Qpn};
 
@@ -123,6 +123,16 @@ impl Subnet {
         let lid = self.ports[own as usize].info.lid;
         let mut notice = Notice::generic(kind::URGENT, self.producer(index), trap::LINK_STATE_CHANGED, lid);
         TrapLinkState { lid }.emit(&mut notice.details);
+        self.raise_trap(now, own, notice);
+    }
+
+    /// More damaged packets came in than PortInfo:LocalPhyErrors allows: trap 129.
+    #[cold]
+    pub(in crate::ib) fn report_link_integrity(&mut self, now: SimTime, index: u32) {
+        let own = self.management_port(index);
+        let (lid, port) = (self.ports[own as usize].info.lid, self.ports[index as usize].number);
+        let mut notice = Notice::generic(kind::URGENT, self.producer(index), trap::LINK_INTEGRITY, lid);
+        TrapPort { lid, port, ..TrapPort::default() }.emit(&mut notice.details);
         self.raise_trap(now, own, notice);
     }
 
