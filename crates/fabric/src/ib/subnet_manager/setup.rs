@@ -292,9 +292,10 @@ impl Sm {
         }
         // Blocks that were written before and have become empty.
         for (guid, shadow) in &self.shadows {
-            for (_, attribute, modifier) in shadow.values.keys() {
+            let key = |modifier| (0, attribute::MULTICAST_FORWARDING_TABLE, modifier);
+            for ((.., modifier), _) in shadow.values.range(key(0)..=key(u32::MAX)) {
                 let (block, position) = ((modifier & 0x1ff) as usize, (modifier >> 28) as usize);
-                if *attribute == attribute::MULTICAST_FORWARDING_TABLE && only.is_none_or(|b| b == block) {
+                if only.is_none_or(|b| b == block) {
                     want.entry((*guid, block, position)).or_insert([0; MFT_BLOCK]);
                 }
             }

@@ -1,9 +1,10 @@
 //! Subnet administration: ports ask the master about the subnet, join groups, offer services, subscribe to reports.
 //!
 //! Read IBTA §15.4 first. [`Sm::administer`] sorts a MAD by method and attribute; [`tables`] answers queries by component
-//! mask, [`path`] computes paths, [`multicast`], [`service`] and [`inform`] keep what ports have registered, [`rmpp`] sends
+//! mask, [`path`] computes paths, [`multicast`] with [`groups`], [`service`] and [`inform`] keep what ports have registered, [`rmpp`] sends
 //! answers of any length. Only a master answers; errors are status codes, never silence.
 
+mod groups;
 mod inform;
 mod multicast;
 mod path;
@@ -25,8 +26,8 @@ use super::inventory::Owner;
 use super::routing::MulticastTree;
 use super::{Address, GsiAddress, Sm, SmMad};
 
+use groups::Groups;
 use inform::Reports;
-use multicast::Groups;
 use rmpp::Transfers;
 use service::Services;
 

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use everywire_wire::Mad;
 use everywire_wire::mad::{RmppHeader, rmpp};
 use everywire_wire::sa::{DATA_LEN, RMPP_CLASS_HEADER_LEN, SaMad};
+use everywire_wire::{Lid, Mad, Qpn};
 
 use super::super::config::{MAX_TRANSFERS, SmConfig};
 use super::{Address, GsiAddress, SmMad};
@@ -20,6 +20,7 @@ const MAX_WINDOW: u32 = 256;
 
 #[derive(Debug)]
 struct Transfer {
+    to: GsiAddress,
     head: SaMad,
     bytes: Vec<u8>,
     segments: u32,
@@ -33,7 +34,12 @@ struct Transfer {
     deadline: Instant,
 }
 
-type Key = (GsiAddress, u64);
+/// LID and queue pair of the receiver, and transaction: whether its packets have a GRH does not matter.
+type Key = (Lid, Qpn, u64);
+
+fn key(peer: GsiAddress, mad: &SaMad) -> Key {
+    (peer.lid, peer.qpn, mad.header.transaction_id)
+}
 
 /// Answers on their way.
 #[derive(Debug)]
@@ -53,7 +59,7 @@ impl Transfers {
     /// Begins to send `bytes` of records under the header of `head`; `false` where too many are on their way. A request that
     /// was repeated is being answered already.
     pub fn start(&mut self, now: Instant, to: GsiAddress, head: SaMad, bytes: Vec<u8>) -> bool {
-        let key = (to, head.header.transaction_id);
+        let key = key(to, &head);
         if self.open.contains_key(&key) {
             return true;
         }
@@ -63,7 +69,7 @@ impl Transfers {
         let segments = bytes.len().div_ceil(DATA_LEN).max(1) as u32;
         let deadline = now + self.timeout;
         let transfer =
-            Transfer { head, bytes, segments, acked: 0, window_last: 1, next: 1, tries: 1, deadline };
+            Transfer { to, head, bytes, segments, acked: 0, window_last: 1, next: 1, tries: 1, deadline };
         self.open.insert(key, transfer);
         self.ready.push_back(key);
         true
@@ -80,14 +86,14 @@ impl Transfers {
             let mad = transfer.segment(transfer.next);
             transfer.next += 1;
             transfer.deadline = now + self.timeout;
-            return Some(SmMad { address: Address::Gsi(key.0), mad });
+            return Some(SmMad { address: Address::Gsi(transfer.to), mad });
         }
         None
     }
 
     /// An ACK, a STOP or an ABORT of the receiver.
     pub fn handle(&mut self, now: Instant, from: GsiAddress, mad: &SaMad) {
-        let key = (from, mad.header.transaction_id);
+        let key = key(from, mad);
         let Some(transfer) = self.open.get_mut(&key) else { return };
         if mad.rmpp.rmpp_type != rmpp::ACK {
             self.open.remove(&key);
@@ -159,8 +165,8 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use everywire_wire::PKey;
     use everywire_wire::sa::{attribute, method};
-    use everywire_wire::{Lid, PKey, Qpn};
 
     fn peer() -> GsiAddress {
         GsiAddress { lid: Lid(3), qpn: Qpn::new(1), sl: 0, pkey: PKey::DEFAULT, gid: None }

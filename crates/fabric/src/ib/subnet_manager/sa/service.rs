@@ -21,6 +21,8 @@ struct Service {
 #[derive(Debug, Default)]
 pub(super) struct Services {
     all: Vec<Service>,
+    /// When a lease may end; too early at worst.
+    next_end: Option<Instant>,
 }
 
 /// What names a record.
@@ -43,6 +45,7 @@ impl Services {
         }
         let lease = Duration::from_secs(record.service_lease.into());
         let ends = (record.service_lease != ServiceRecord::LEASE_FOREVER).then(|| now + lease);
+        self.next_end = self.next_end.into_iter().chain(ends).min();
         match self.position(&record) {
             Some(at) => {
                 let old = &mut self.all[at];
@@ -83,11 +86,14 @@ impl Services {
     }
 
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.all.iter().filter_map(|service| service.ends).min()
+        self.next_end
     }
 
     /// Leases that are over.
     pub fn expire(&mut self, now: Instant) {
-        self.all.retain(|service| service.ends.is_none_or(|ends| ends > now));
+        if self.next_end.is_some_and(|at| at <= now) {
+            self.all.retain(|service| service.ends.is_none_or(|ends| ends > now));
+            self.next_end = self.all.iter().filter_map(|service| service.ends).min();
+        }
     }
 }

@@ -153,3 +153,55 @@ fn lost_packets_are_sent_again() {
     bench.run(Duration::from_secs(30));
     bench.all_pairs();
 }
+
+#[test]
+fn a_link_pulled_under_traffic_is_routed_round_within_milliseconds() {
+    let mut bench = Bench::up(Topology::fat_tree(16, 8).unwrap(), |config| {
+        config.engine = RoutingEngine::FatTree { roots: vec![] };
+    });
+    // The way from host 1 to host 13, by our own tables: its first link up is pulled.
+    let (graph, tables) = bench.managers[0].sm.routes();
+    let from = graph.endports.iter().position(|e| e.lid == bench.lid(0)).unwrap();
+    let (leaf, port) = tables.path(graph, from as u32, bench.lid(12)).unwrap()[0];
+    let guid = graph.switches[leaf as usize].guid;
+    let node = bench.shape.nodes.iter().position(|n| n.guid == guid).unwrap();
+    let end = PortId { node: bench.nodes[node], port };
+    let link = *bench.links.iter().find(|l| bench.subnet.ends(**l).unwrap().contains(&end)).unwrap();
+    bench.delivered.clear();
+    bench.events.clear();
+    let (mut sent, mut lost_until) = (0usize, 0);
+    for n in 0..500 {
+        if n == 100 {
+            bench.subnet.link_down(bench.now, link).unwrap();
+        }
+        let mut mad = [0; 256];
+        (mad[0], mad[1]) = (1, 0x0a);
+        let packet = MadRoute::services(bench.lid(0), bench.lid(12), 0).packet(&mad);
+        bench.subnet.send(bench.now, bench.host(0), packet).unwrap();
+        sent += 1;
+        let before = bench.delivered.len();
+        bench.run(Duration::from_micros(100));
+        if bench.delivered.len() == before {
+            lost_until = n;
+        }
+    }
+    let lost = sent - bench.delivered.len();
+    assert!(lost_until < 150 && lost <= 50, "{lost} lost, the last at {lost_until}");
+    assert!(lost > 0, "the link was not on the way");
+    assert!(bench.is_up() && bench.events.iter().any(|e| matches!(e, SmEvent::LinkLost { .. })));
+}
+
+#[test]
+fn a_large_fabric_comes_up_in_less_than_a_second() {
+    let mut bench = Bench::new(Topology::fat_tree(648, 36).unwrap());
+    bench.manage(0, |config| {
+        config.engine = RoutingEngine::FatTree { roots: vec![] };
+        config.qos = false;
+        config.window = 64;
+    });
+    bench.run(Duration::from_millis(900));
+    let up = SmEvent::SubnetUp { switches: 54, end_ports: 648, engine: "fat-tree" };
+    assert!(bench.events.contains(&up), "{:?}", bench.warnings());
+    assert_eq!(bench.warnings(), Vec::<&str>::new());
+    assert_eq!(bench.subnet.state(bench.host(647)), port_state::ACTIVE);
+}
