@@ -8,7 +8,7 @@ use everywire_fabric::ib::subnet_manager::{
     Address, GsiAddress, HostedSm, RoutingEngine, Sm, SmConfig, SmMad, SmState,
 };
 use everywire_fabric::ib::topology::Topology;
-use everywire_fabric::ib::{LinkParams, PortId, Subnet, SubnetOptions};
+use everywire_fabric::ib::{LinkParams, NodeId, PortId, Subnet, SubnetOptions};
 use everywire_fuzz::target;
 use everywire_wire::mad::method::{GET, SET, TRAP};
 use everywire_wire::notice::{InformInfo, Notice, kind, trap};
@@ -27,13 +27,13 @@ struct Managed {
 impl Managed {
     fn new() -> Managed {
         let now = Instant::now();
-        let mut subnet = Subnet::new(now, 1, SubnetOptions::default());
         let shape = Topology::ring(3).unwrap();
-        let (nodes, _) = shape.build(&mut subnet, LinkParams::DEFAULT).unwrap();
+        let options = SubnetOptions::default();
+        let mut subnet = Subnet::of_shape(now, 1, options, &shape, LinkParams::DEFAULT).unwrap();
         let host = shape.hosts().next().unwrap();
         let mut config = SmConfig::new(Guid(shape.nodes[host].guid.0 + 1));
         config.engine = RoutingEngine::UpDown { roots: vec![] };
-        let port = PortId { node: nodes[host], port: 1 };
+        let port = PortId { node: NodeId(host as u32), port: 1 };
         let manager = HostedSm::start(now, Sm::new(config, 1), port, &mut subnet);
         let mut managed = Managed { subnet, manager, now };
         managed.run(Duration::from_secs(1));

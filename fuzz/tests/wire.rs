@@ -196,7 +196,7 @@ fn subnet_mads() -> Vec<Vec<u8>> {
     seeds
 }
 
-target!(smp, subnet_mads(), |bytes| {
+target!(smp_mad, subnet_mads(), |bytes| {
     if let Ok(mad) = bytes.try_into()
         && let Ok(smp) = Smp::from_mad(mad)
     {

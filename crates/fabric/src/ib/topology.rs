@@ -6,7 +6,6 @@
 use everywire_wire::{Guid, Lid};
 
 use super::subnet_manager::routing::{Endport, Graph, Peer, Switch};
-use super::{HcaConfig, LinkId, LinkParams, NodeId, PortId, Subnet, SwitchConfig, TopologyError};
 
 /// The most ports of a switch.
 const MAX_RADIX: usize = 254;
@@ -176,31 +175,6 @@ impl Topology {
         }
         (0..hosts).for_each(|i| _ = shape.add_host((i / half, (i % half + 1) as u8)));
         shape
-    }
-
-    /// Adds all of it to a subnet, every link alike. Gives the subnet's name of each node and link, in this shape's order.
-    ///
-    /// # Errors
-    /// Too many nodes or ports for a subnet; what was added until then stays.
-    pub fn build(
-        &self,
-        subnet: &mut Subnet,
-        params: LinkParams,
-    ) -> Result<(Vec<NodeId>, Vec<LinkId>), TopologyError> {
-        let mut nodes = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            nodes.push(if node.is_switch {
-                subnet.add_switch(SwitchConfig::new(node.guid, node.ports, &node.name))?
-            } else {
-                subnet.add_hca(HcaConfig { ports: node.ports, ..HcaConfig::new(node.guid, &node.name) })?
-            });
-        }
-        let mut links = Vec::with_capacity(self.links.len());
-        for ((a, a_port), (b, b_port)) in &self.links {
-            let end = |node: &usize, port: &u8| PortId { node: nodes[*node], port: *port };
-            links.push(subnet.connect(end(a, a_port), end(b, b_port), params)?);
-        }
-        Ok((nodes, links))
     }
 
     /// The graph that routing works on, with LIDs given from 1 on: hosts first, then switches.

@@ -87,6 +87,8 @@ pub struct SmConfig {
     pub subnet_timeout: u8,
     /// SLtoVL and arbitration tables are written: service levels share the data lanes evenly. Many requests a switch.
     pub qos: bool,
+    /// Switches check the partitions of their adapters' packets, both ways, where they can.
+    pub enforce_partitions: bool,
     /// Who may talk to whom.
     pub partitions: Vec<Partition>,
     /// LIDs that ports had before, by port GUID, to be given again.
@@ -112,6 +114,7 @@ impl SmConfig {
             window: 16,
             subnet_timeout: 18,
             qos: true,
+            enforce_partitions: true,
             partitions: vec![Partition::default_for_all()],
             lids: Vec::new(),
         }

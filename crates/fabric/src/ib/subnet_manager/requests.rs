@@ -84,6 +84,8 @@ pub(super) struct Requests {
     waiting: VecDeque<Request>,
     again: VecDeque<u64>,
     open: BTreeMap<u64, Open>,
+    /// Tries of the request that was answered last.
+    last_tries: u8,
     /// When a try is over; in order, for all take the same time. Stale entries name an older try.
     deadlines: VecDeque<(Instant, u64, u8)>,
 }
@@ -99,6 +101,7 @@ impl Requests {
             waiting: VecDeque::new(),
             again: VecDeque::new(),
             open: BTreeMap::new(),
+            last_tries: 0,
             deadlines: VecDeque::new(),
         }
     }
@@ -122,7 +125,15 @@ impl Requests {
 
     /// The request that a response answers.
     pub fn answered(&mut self, transaction_id: u64) -> Option<Request> {
-        self.open.remove(&transaction_id).map(|open| open.request)
+        self.open.remove(&transaction_id).map(|open| {
+            self.last_tries = open.sent;
+            open.request
+        })
+    }
+
+    /// A request was answered, but its answer does not count: as if there had been none.
+    pub fn put_back(&mut self, transaction_id: u64, request: Request) {
+        self.open.insert(transaction_id, Open { request, sent: self.last_tries });
     }
 
     /// The next packet to send.

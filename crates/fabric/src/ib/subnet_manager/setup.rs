@@ -24,6 +24,8 @@ use super::{Sm, SmEvent};
 const LFT_BLOCK: usize = 64;
 /// LIDs of a block of a multicast table.
 const MFT_BLOCK: usize = 32;
+/// Keys of a block of a P_Key table.
+const PKEY_BLOCK: usize = 32;
 /// Ports of a position of a multicast table.
 const MFT_PORTS: usize = 16;
 /// The first multicast LID.
@@ -134,7 +136,12 @@ impl Sm {
         let ports: Vec<(u8, Port)> = (0..).zip(node.ports.iter().cloned()).filter(|(_, p)| p.known).collect();
         let (is_switch, partition_cap) = (node.is_switch(), node.info.partition_cap);
         for (number, port) in &ports {
-            let want = self.port_info(node_is(is_switch, *number), port);
+            let guards = self.guarded_adapter(guid, *number);
+            let mut want = self.port_info(node_is(is_switch, *number), port);
+            if let Some(want) = want.as_mut().filter(|_| is_switch && *number > 0) {
+                want.partition_enforcement_inbound = guards.is_some();
+                want.partition_enforcement_outbound = guards.is_some();
+            }
             if want.is_some_and(|want| differs(&want, &port.info)) {
                 let mut data = [0; 64];
                 want.unwrap_or_default().emit(&mut data);
@@ -142,8 +149,10 @@ impl Sm {
                 let modifier = u32::from(*number);
                 self.requests.push(Request::set(&port.path, attribute::PORT_INFO, modifier, data, purpose));
             }
-            if (*number == 0) == is_switch {
-                self.set_pkeys(guid, *number, port, partition_cap);
+            if let Some((adapter, cap)) = guards {
+                self.set_pkeys(guid, *number, &port.path, adapter, cap, u32::from(*number) << 16);
+            } else if (*number == 0) == is_switch {
+                self.set_pkeys(guid, *number, &port.path, port.guid, partition_cap, 0);
             }
         }
         if self.config.qos {
@@ -191,24 +200,45 @@ impl Sm {
         (kind.is_end_port || port.is_linked()).then_some(want)
     }
 
-    fn set_pkeys(&mut self, node: Guid, number: u8, port: &Port, cap: u16) {
-        let keys: Vec<PKey> = self.config.partitions.iter().filter_map(|p| p.key_of(port.guid)).collect();
+    /// The adapter behind a switch's port whose packets the switch is to check, and how many P_Keys it can check by.
+    fn guarded_adapter(&self, node: Guid, number: u8) -> Option<(Guid, u16)> {
+        let switch = self.known.nodes.get(&node)?.switch?;
+        let able = switch.inbound_enforcement_cap && switch.outbound_enforcement_cap;
+        let port = self.known.port(node, number).filter(|port| number > 0 && port.is_linked())?;
+        let (peer, peer_port) = port.peer?;
+        let is_adapter = !self.known.nodes.get(&peer)?.is_switch();
+        let guid = self.known.port(peer, peer_port)?.guid;
+        let cap = switch.partition_enforcement_cap;
+        (self.config.enforce_partitions && able && is_adapter && cap > 0).then_some((guid, cap))
+    }
+
+    /// The partitions of an end port, into its own table or that of the switch's port before it.
+    fn set_pkeys(&mut self, node: Guid, number: u8, path: &Path, of: Guid, cap: u16, modifier: u32) {
+        let mut keys: Vec<PKey> = self.config.partitions.iter().filter_map(|p| p.key_of(of)).collect();
+        if modifier != 0 {
+            // A switch lets pass what either kind of member sends; who is limited, the adapter sees to.
+            keys.iter_mut().for_each(|key| key.0 |= 0x8000);
+        }
         if keys.len() > usize::from(cap) {
-            self.warn(format!("port {} takes {cap} P_Keys, and is in {} partitions", port.guid, keys.len()));
+            self.warn(format!(
+                "port {number} of {node} takes {cap} P_Keys; {of} is in {} partitions",
+                keys.len()
+            ));
         }
         let keys = &keys[..keys.len().min(usize::from(cap))];
-        for block in 0..usize::from(cap).div_ceil(MFT_BLOCK) {
-            let at = (number, attribute::PKEY_TABLE, block as u32);
-            let mut table = PKeyTable { keys: [PKey(0); 32] };
-            let here = keys.iter().skip(32 * block);
+        for block in 0..usize::from(cap).div_ceil(PKEY_BLOCK) {
+            let modifier = modifier | block as u32;
+            let at = (number, attribute::PKEY_TABLE, modifier);
+            let mut table = PKeyTable { keys: [PKey(0); PKEY_BLOCK] };
+            let here = keys.iter().skip(PKEY_BLOCK * block);
             table.keys.iter_mut().zip(here).for_each(|(entry, key)| *entry = *key);
             let written = self.shadows.get(&node).is_some_and(|shadow| shadow.values.contains_key(&at));
-            if block > 0 && keys.len() <= 32 * block && !written {
+            if block > 0 && keys.len() <= PKEY_BLOCK * block && !written {
                 break;
             }
             let mut data = [0; 64];
             table.emit(&mut data);
-            self.put(node, number, &port.path, attribute::PKEY_TABLE, block as u32, data);
+            self.put(node, number, path, attribute::PKEY_TABLE, modifier, data);
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use everywire_wire::Guid;
+use everywire_wire::mad::status;
 use everywire_wire::smp::codes::{capability, port_state};
 use everywire_wire::smp::{MAX_HOPS, NodeDescription, NodeInfo, PortInfo, Smp, SwitchInfo, attribute};
 
@@ -78,6 +79,10 @@ impl Sm {
     pub(super) fn answered(&mut self, now: Instant, request: Request, smp: &Smp) {
         if smp.header.attribute_id != request.attribute {
             return;
+        }
+        if smp.status() & status::BUSY != 0 {
+            // "Not now": it is sent again when its time is over (IBTA §13.4.7).
+            return self.requests.put_back(smp.header.transaction_id, request);
         }
         let ok = smp.status() == 0;
         if !ok && !matches!(request.purpose, Purpose::Manager(_) | Purpose::Poll(_)) {

@@ -32,8 +32,9 @@ impl Bench {
     fn new(shape: Topology) -> Bench {
         let now = Instant::now();
         let options = SubnetOptions { audit: true, ..SubnetOptions::default() };
-        let mut subnet = Subnet::new(now, 1, options);
-        let (nodes, links) = shape.build(&mut subnet, LinkParams::DEFAULT).unwrap();
+        let subnet = Subnet::of_shape(now, 1, options, &shape, LinkParams::DEFAULT).unwrap();
+        let nodes = (0..shape.nodes.len() as u32).map(NodeId).collect();
+        let links = (0..shape.links.len() as u32).map(LinkId).collect();
         let (managers, events, delivered) = (Vec::new(), Vec::new(), Vec::new());
         Bench { subnet, shape, nodes, links, managers, now, events, delivered }
     }

@@ -60,7 +60,8 @@ fn tables_of_everything() {
     assert_eq!(table::<SmInfoRecord>(&mut bench).len(), 1);
     assert_eq!(table::<PathRecord>(&mut bench).len(), 22 * 22 - 2);
     let keys: Vec<PKeyTableRecord> = table(&mut bench);
-    assert!(keys.iter().all(|record| record.table.keys[0] == PKey::DEFAULT) && keys.len() == 22);
+    // A table each of hosts and switches, and of the 16 switch ports that check a host's packets.
+    assert!(keys.iter().all(|record| record.table.keys[0] == PKey::DEFAULT) && keys.len() == 22 + 16);
     assert_eq!(table::<ServiceRecord>(&mut bench), []);
 }
 
@@ -163,6 +164,16 @@ fn partitions_keep_apart() {
     assert_eq!(ask(2, 1), Ok(PKey(0x0123)));
     assert_eq!(ask(2, 3), Err(status::NO_RECORDS), "two limited members");
     assert_eq!(ask(2, 0), Ok(PKey(0x7fff)));
+    // The switches see to it: of another partition's packets none passes.
+    for (pkey, passes) in [(PKey(0x8123), true), (PKey(0x0123), true), (PKey(0x8124), false)] {
+        bench.delivered.clear();
+        let mut mad = [0; 256];
+        (mad[0], mad[1]) = (1, 0x0a);
+        let route = MadRoute { pkey, ..MadRoute::services(bench.lid(2), bench.lid(1), 0) };
+        bench.subnet.send(bench.now, bench.host(2), route.packet(&mad)).unwrap();
+        bench.run(Duration::from_millis(1));
+        assert_eq!(bench.delivered.len(), usize::from(passes), "{pkey:?}");
+    }
 }
 
 fn join(bench: &mut Bench, n: usize, want: McMemberRecord, mask: u64) -> Result<McMemberRecord, u16> {
