@@ -6,6 +6,7 @@
 pub mod client;
 mod datagram;
 mod hello;
+mod idle;
 mod latency;
 mod report;
 mod server;
@@ -82,7 +83,7 @@ impl Service {
 /// Flags of `everywire perf`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Examples:\n  everywire perf write --baseline            two processes on loopback, beside raw UDP\n  \
+    after_help = "Examples:\n  everywire perf --connections 10000          memory of idle connections, iWARP and RC\n  everywire perf write --baseline            two processes on loopback, beside raw UDP\n  \
     everywire perf send --latency --size 64\n  everywire perf --listen --device rocev2:192.0.2.7\n  \
     everywire perf read 192.0.2.7 --depth 32 --size 4096 --json"
 )]
@@ -90,7 +91,7 @@ pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
     /// What to measure.
-    #[arg(value_enum, required_unless_present = "listen")]
+    #[arg(value_enum, required_unless_present_any = ["listen", "connections"])]
     operation: Option<Operation>,
     /// The peer, which runs `everywire perf --listen`; none: a second process here.
     target: Option<PeerName>,
@@ -115,13 +116,14 @@ pub struct Args {
     /// Messages in flight on each connection.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     depth: u32,
-    /// Connections (queue pairs) that share the work.
-    #[arg(short = 'q', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Connections (queue pairs) that share the work, at most 1024. Without an operation: make so many idle ones, and print
+    /// the memory of each over iWARP and RC.
+    #[arg(short = 'q', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
     /// Seconds to measure.
     #[arg(short = 'D', long, default_value_t = 2.0)]
     seconds: f64,
-    /// Measure raw UDP in the same run, with the product's own sockets, window, packets and checks, and print the ratio.
+    /// Measure raw UDP in the same run (over iWARP: raw TCP with CRC32C at both ends), with the product's own sockets, window, packets and checks, and print the ratio.
     #[arg(long)]
     baseline: bool,
     /// One JSON object: gbit_per_s, msg_per_s, p50_us, p99_us, ratio.
@@ -140,6 +142,7 @@ pub fn listen_arguments(device: &str, port: u16) -> Vec<String> {
 /// Measures, or serves a measuring peer.
 pub fn run(args: &Args) -> Result<(), CliError> {
     match args.operation {
+        None if !args.listen => idle::run(args.connections, args.json),
         None => server::run(args),
         Some(operation) => client::run(args, Plan::resolve(args, operation)?),
     }
@@ -164,6 +167,8 @@ fn size(text: &str) -> Result<u32, String> {
 
 /// The largest message measured.
 const MAX_SIZE: u32 = 64 << 20;
+/// Most connections that share the work.
+const MAX_CONNECTIONS: u32 = 1024;
 /// Bytes of an atomic's operand.
 const ATOMIC_SIZE: u32 = 8;
 
@@ -199,6 +204,12 @@ impl Plan {
             return Err(CliError::usage(format_args!(
                 "--seconds {}: more than 0, at most 3600",
                 args.seconds
+            )));
+        }
+        if args.connections > MAX_CONNECTIONS {
+            return Err(CliError::usage(format_args!(
+                "--connections {}: at most {MAX_CONNECTIONS} that work",
+                args.connections
             )));
         }
         if args.latency && args.connections != 1 {

@@ -11,6 +11,7 @@ mod bandwidth;
 mod end;
 mod ping_pong;
 mod read_loop;
+pub mod tcp;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -139,6 +139,14 @@ pub fn with_limit(error: io::Error) -> io::Error {
     }
 }
 
+/// Lets this process have as many descriptors as it may, for thousands of connections.
+pub fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    // Without it whoever runs out of descriptors says so.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+}
+
 /// Which limit was met, if the error is of having no file descriptors left.
 fn out_of_descriptors(error: &io::Error) -> Option<String> {
     match error.raw_os_error()? {

@@ -24,6 +24,6 @@ mod testing;
 pub mod udp;
 
 pub use driver::{Host, OpenOptions, PossibleDevice, possible_devices};
-pub use error::{OpenError, with_limit};
+pub use error::{OpenError, raise_descriptor_limit, with_limit};
 pub use runtime::{TokioRt, block_on};
 pub use spec::{DeviceSpec, WireKind, address};

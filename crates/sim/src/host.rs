@@ -9,13 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use everywire_fabric::network::{LinkId, PortId};
-use everywire_verbs::{Command, Datagram, Device, Frame, Progress, Route, RouteError, Transmit};
+use everywire_verbs::{
+    Command, ConnEvent, Datagram, Device, Frame, Progress, Route, RouteError, Transmit, Wire,
+};
 use everywire_wire::eth::MacAddr;
 use everywire_wire::ip::IpHeader;
 use everywire_wire::{Guid, Mtu};
 
 use crate::executor::Group;
 use crate::nic::{Accepted, Nic, Outgoing};
+use crate::tcp::Stack;
 use crate::world::{HostConfig, HostId};
 
 /// Notes that the device has work; the world looks at it before time moves.
@@ -45,6 +48,8 @@ pub(crate) struct Host {
     kick: Arc<Kick>,
     /// Kept for its buffer.
     transmit: Transmit,
+    /// TCP, for an iWARP device; made when first needed.
+    stack: Option<Box<Stack>>,
     /// Lives so far.
     life: u64,
 }
@@ -65,6 +70,7 @@ impl Host {
             device: None,
             kick: Arc::default(),
             transmit: Transmit::default(),
+            stack: None,
             life: 0,
         };
         host.power_on(seed);
@@ -101,6 +107,7 @@ impl Host {
     pub fn power_off(&mut self) -> Option<Device> {
         self.timeout = None;
         self.nic.groups.clear();
+        self.stack = None;
         self.device.take()
     }
 
@@ -123,6 +130,12 @@ impl Host {
 
     pub fn receive(&mut self, now: Instant, frame: &[u8]) {
         let Some(device) = &self.device else { return };
+        if device.wire() == Wire::Iwarp {
+            if let Some(stack) = self.stack(now) {
+                stack.receive(frame);
+            }
+            return self.kick.kick();
+        }
         let udp = match self.nic.accept(frame) {
             Some(Accepted::Datagram(udp)) => udp,
             Some(Accepted::RoceV1(packet)) => {
@@ -147,9 +160,60 @@ impl Host {
         self.kick.kick();
     }
 
+    /// The TCP below an iWARP device.
+    fn stack(&mut self, now: Instant) -> Option<&mut Stack> {
+        let device = self.device.as_ref()?;
+        let (nic, seed) = (&self.nic, device.config().seed);
+        let make = || Box::new(Stack::new(now, nic.mac, &nic.ips, nic.mtu, seed));
+        Some(self.stack.get_or_insert_with(make))
+    }
+
+    /// The same for an iWARP device: its streams, through TCP.
+    fn drain_streams(&mut self, now: Instant, neighbours: &[(MacAddr, Vec<IpAddr>)]) -> Vec<Outgoing> {
+        let Some(device) = self.device.clone() else { return Vec::new() };
+        let ips = self.nic.ips.clone();
+        let mtu = self.nic.mtu;
+        let Some(stack) = self.stack(now) else { return Vec::new() };
+        let mut frames = Vec::new();
+        loop {
+            let mut busy = stack.turn(&device, now, &mut frames);
+            loop {
+                let Some(command) = device.drive().poll_command() else { break };
+                busy = true;
+                match command {
+                    Command::ResolveRoute { token, dst, src, .. } => {
+                        let route = route_to(dst, src, neighbours, &ips, mtu);
+                        device.drive().resolved(now, token, route);
+                    }
+                    Command::StreamListen { listener, addr, .. } => stack.listen(listener, addr),
+                    Command::StreamUnlisten { listener } => stack.unlisten(listener),
+                    Command::StreamConnect { conn, src, dst, .. } => {
+                        if let Err(error) = stack.connect(conn, src, dst) {
+                            device.drive().stream_event(now, conn, ConnEvent::Failed(error));
+                        }
+                    }
+                    Command::StreamClose { conn } => stack.close(conn),
+                    Command::StreamReset { conn } => stack.reset(conn),
+                    // Groups are refused at the call.
+                    _ => {}
+                }
+            }
+            if !busy {
+                break;
+            }
+        }
+        let own = device.drive().poll_timeout();
+        self.timeout = own.into_iter().chain(stack.poll_timeout(now)).min();
+        self.nic.counters.sent += frames.len() as u64;
+        frames.into_iter().map(Outgoing::Wire).collect()
+    }
+
     /// Takes out everything the device has to say.
     pub fn drain(&mut self, now: Instant, neighbours: &[(MacAddr, Vec<IpAddr>)]) -> Vec<Outgoing> {
         let mut out = Vec::new();
+        if self.device.as_ref().is_some_and(|device| device.wire() == Wire::Iwarp) {
+            return self.drain_streams(now, neighbours);
+        }
         let Some(device) = &self.device else { return out };
         let find = |ip: IpAddr| neighbours.iter().find(|(_, ips)| ips.contains(&ip)).map(|&(mac, _)| mac);
         let mut drive = device.drive();
@@ -164,17 +228,12 @@ impl Host {
                 quiet = false;
                 match command {
                     Command::ResolveRoute { token, dst, src, .. } => {
-                        let source = src.or_else(|| {
-                            self.nic.ips.iter().copied().find(|ip| ip.is_ipv4() == dst.is_ipv4())
-                        });
-                        let route = match (find(dst), source) {
-                            (Some(_), Some(src)) => Ok(Route { src, scope_id: 0, mtu: self.nic.mtu }),
-                            _ => Err(RouteError::NoRoute),
-                        };
+                        let route = route_to(dst, src, neighbours, &self.nic.ips, self.nic.mtu);
                         drive.resolved(now, token, route);
                     }
                     Command::JoinGroup { group, .. } => drop(self.nic.groups.insert(group)),
                     Command::LeaveGroup { group, .. } => drop(self.nic.groups.remove(&group)),
+                    // Streams are iWARP's.
                     _ => {}
                 }
             }
@@ -185,4 +244,17 @@ impl Host {
         self.timeout = drive.poll_timeout();
         out
     }
+}
+
+/// The route to a neighbour, from one of our addresses.
+fn route_to(
+    dst: IpAddr,
+    src: Option<IpAddr>,
+    neighbours: &[(MacAddr, Vec<IpAddr>)],
+    ips: &[IpAddr],
+    mtu: usize,
+) -> Result<Route, RouteError> {
+    let known = neighbours.iter().any(|(_, ips)| ips.contains(&dst));
+    let src = src.or_else(|| ips.iter().copied().find(|ip| ip.is_ipv4() == dst.is_ipv4()));
+    src.filter(|_| known).map(|src| Route { src, scope_id: 0, mtu }).ok_or(RouteError::NoRoute)
 }

@@ -9,6 +9,7 @@ pub mod digest;
 pub mod executor;
 mod host;
 pub mod nic;
+mod tcp;
 pub mod world;
 
 pub use executor::Executor;

@@ -66,6 +66,11 @@ impl HostConfig {
         }
     }
 
+    /// The same with iWARP on a simulated TCP.
+    pub fn iwarp(ip: IpAddr) -> Self {
+        HostConfig { device: DeviceConfig::iwarp(ip), ..HostConfig::new(ip) }
+    }
+
     /// The same with RoCE v1: its frames stay on the switch, whatever routers there are.
     pub fn roce_v1(ip: IpAddr) -> Self {
         HostConfig { device: DeviceConfig::roce_v1(ip), ..HostConfig::new(ip) }

@@ -80,7 +80,7 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     };
     let measured = product(args, &plan, peer)?;
     drop(second);
-    let baseline = raw_options.map(|options| raw(&options, &plan, peer)).transpose()?;
+    let baseline = raw_options.map(|options| raw(args, &options, &plan, peer)).transpose()?;
     let name = format!(
         "{} {} {} B{}",
         plan.service.name(),
@@ -92,7 +92,8 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
             format!(", {} in flight", plan.depth * plan.connections)
         }
     );
-    Report { name, measured, baseline, by_time: plan.latency }.print(args.json)
+    let raw = if args.device.wire() == "iwarp" { "raw TCP" } else { "raw UDP" };
+    Report { name, measured, baseline, raw, by_time: plan.latency }.print(args.json)
 }
 
 fn product(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
@@ -232,16 +233,33 @@ fn raw_options(args: &Args, plan: &Plan) -> Result<BaselineOptions, CliError> {
         duration: plan.duration,
         ..BaselineOptions::default()
     };
-    if is_ping_pong(plan) && options.size > options.mtu {
+    if is_ping_pong(plan) && options.size > options.mtu && args.device.wire() != "iwarp" {
         let text = format_args!("--baseline of a ping-pong is one packet: --size up to {}", options.mtu);
         return Err(CliError::usage(text));
     }
     Ok(options)
 }
 
+/// Raw TCP with CRC32C at both ends: a ping-pong for latency, a stream for all else.
+fn raw_tcp(own: IpAddr, peer: IpAddr, plan: &Plan) -> Result<Measured, CliError> {
+    let size = plan.size as usize;
+    let result = match plan.latency {
+        true => baseline::tcp::ping_pong(own, peer, size, plan.duration),
+        false => baseline::tcp::stream(own, peer, size, plan.duration),
+    };
+    let BaselineResult { gbit_per_s, msg_per_s, p50_us, p99_us, .. } =
+        result.map_err(|e| CliError::failed(format_args!("baseline: {e}")))?;
+    let half = if is_ping_pong(plan) { 0.5 } else { 1.0 };
+    let (msg_per_s, p50_us, p99_us) = (msg_per_s / half, p50_us * half, p99_us * half);
+    Ok(Measured { gbit_per_s, msg_per_s, p50_us, p99_us, messages: 0, lost: None })
+}
+
 /// Raw UDP with the product's sockets, in a second thread on two addresses of this host.
-fn raw(options: &BaselineOptions, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
+fn raw(args: &Args, options: &BaselineOptions, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
     let (own, peer) = (IpAddr::from([127, 0, 0, 100]), peer.ip());
+    if args.device.wire() == "iwarp" {
+        return raw_tcp(own, peer, plan);
+    }
     let result = match (plan.operation, plan.latency) {
         (Operation::Read | Operation::Atomic, _) => {
             baseline::with_thread(own, peer, options, |c| c.read_loop())

@@ -63,8 +63,10 @@ pub struct Report {
     pub name: String,
     /// The product.
     pub measured: Measured,
-    /// Raw UDP in the same run.
+    /// Raw UDP or TCP in the same run.
     pub baseline: Option<Measured>,
+    /// Which of them, "raw UDP".
+    pub raw: &'static str,
     /// Compare times (latency) instead of rates.
     pub by_time: bool,
 }
@@ -102,11 +104,12 @@ impl Report {
             ))?;
         }
         if let (Some(baseline), Some(ratio)) = (self.baseline, self.ratio()) {
-            print(format_args!("{}", baseline.line("raw UDP, same run")))?;
+            print(format_args!("{}", baseline.line(&format!("{}, same run", self.raw))))?;
+            let raw = self.raw;
             let what = if self.by_time {
-                "of the raw UDP time (lower is better)"
+                format!("of the {raw} time (lower is better)")
             } else {
-                "of raw UDP (higher is better)"
+                format!("of {raw} (higher is better)")
             };
             print(format_args!("ratio {ratio:.3} {what}"))?;
         }
