@@ -596,3 +596,31 @@ fn windows_give_no_local_access_and_hold_fast_regions() {
     mr.region.read(8, &mut word).unwrap();
     assert_eq!(u64::from_ne_bytes(word), 3);
 }
+
+/// What is pinned is what would have been copied, also through windows' and fast regions' pieces; memory behind copying
+/// calls cannot be pinned, and an access that is refused pins nothing.
+#[test]
+fn pins_are_the_bytes_of_the_access() {
+    let mut table = table();
+    let (a, b) = (register(&mut table, 100, ALL), register(&mut table, 50, ALL));
+    a.region.write(0, &counting(100)).unwrap();
+    b.region.write(0, &counting(50)).unwrap();
+    let sges = [a.sge(90, 10), a.sge(0, 0), b.sge(0, 50)];
+    let mut copied = vec![0; 40];
+    table.gather(PD, &sges, 5, &mut copied).unwrap();
+    let mut pinned = Vec::new();
+    let whole = table.pin(PD, &sges, 5, 40, &mut |pin| pin.copy_to(0, &mut pinned)).unwrap();
+    assert!(whole);
+    assert_eq!(pinned, copied);
+    let mut pinned = Vec::new();
+    let at = a.at(20, 30, Access::REMOTE_READ);
+    assert!(table.pin_remote(&at, &mut |pin| pin.copy_to(10, &mut pinned)).unwrap());
+    assert_eq!(pinned, counting(100)[30..50]);
+    let nothing = &mut |_| panic!("pinned what was refused");
+    assert_eq!(table.pin(PD, &sges, 5, 60, nothing), Err(AccessError::OutOfBounds));
+    assert_eq!(table.pin(OTHER_PD, &sges, 0, 10, nothing), Err(AccessError::WrongPd));
+    assert_eq!(
+        table.pin_remote(&a.at(90, 20, Access::REMOTE_READ), nothing),
+        Err(AccessError::OutOfBounds)
+    );
+}
