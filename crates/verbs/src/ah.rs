@@ -11,7 +11,7 @@ use everywire_transport::ib::path::source_port_for_flow_label;
 use everywire_transport::ib::{Path, PathLink, UdDest};
 use everywire_wire::{Mtu, QKey, Qpn};
 
-use crate::config::{DeviceConfig, GidType};
+use crate::config::{DeviceConfig, GidType, Wire};
 use crate::device::Device;
 use crate::error::{ErrorKind, VerbsError};
 use crate::multicast::group_address;
@@ -70,7 +70,9 @@ impl Pd {
     pub async fn create_ah(&self, attr: AhAttr) -> Result<Ah, VerbsError> {
         let device = self.device();
         device.config().needs(WireFeature::Ud)?;
-        let way = match attr.dst.is_multicast() {
+        // A group of InfiniBand has to be joined to be sent to, which the administrator is asked for.
+        let at_once = attr.dst.is_multicast() && device.wire() != Wire::InfiniBand;
+        let way = match at_once {
             true => self.group_way(&attr),
             false => device.resolve(attr.dst, attr.scope_id, attr.src, attr.gid_type, None).await,
         };

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use everywire_transport::ib::attr::{MAX_INLINE, MAX_QUEUE_DEPTH, MAX_RD_ATOMIC, MAX_SGE};
 use everywire_transport::iwarp::Rtr;
-use everywire_wire::{Gid, Guid, Mtu, PKey};
+use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 use crate::table::MAX_ENTRIES;
 pub use crate::wire_kind::{NodeType, Wire, WireFeature};
@@ -212,6 +212,8 @@ pub struct DeviceConfig {
     pub iwarp: IwarpOptions,
     /// Its addresses; the first is the default source.
     pub gids: Vec<GidEntry>,
+    /// IP addresses by which an InfiniBand port is known to those who connect; none on other wires, where addresses are GIDs.
+    pub ip_names: Vec<IpAddr>,
     /// The largest path MTU it uses.
     pub active_mtu: Mtu,
     /// Its GUID; zero takes one from the seed.
@@ -237,6 +239,7 @@ impl Default for DeviceConfig {
             wire: Wire::RoceV2,
             iwarp: IwarpOptions::default(),
             gids: Vec::new(),
+            ip_names: Vec::new(),
             active_mtu: Mtu::M4096,
             node_guid: Guid(0),
             limits: DeviceLimits::default(),
@@ -353,8 +356,16 @@ pub struct PortAttr {
     pub active_mtu: Mtu,
     /// Entries of the GID table.
     pub gid_tbl_len: u32,
-    /// The partition table's only entry.
+    /// The partition table's first entry.
     pub pkey: PKey,
+    /// Base LID; 0 where there are none.
+    pub lid: Lid,
+    /// The port answers to 2^LMC LIDs.
+    pub lmc: u8,
+    /// LID of the subnet manager; 0 where there is none.
+    pub sm_lid: Lid,
+    /// Service level of packets to it.
+    pub sm_sl: u8,
     /// Longest message, in bytes.
     pub max_msg_sz: u32,
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use everywire_transport::ib::wr::MAX_MESSAGE;
-use everywire_wire::{Mtu, PKey};
+use everywire_wire::{Lid, Mtu};
 
 use crate::config::{
     AtomicCap, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, PortAttr, Wire, WireFeature,
@@ -161,12 +161,18 @@ impl Device {
     /// What its port says about itself.
     pub fn port(&self) -> PortAttr {
         let config = &self.0.config;
+        let state = self.lock();
+        let ib = state.ib.as_ref().map(|ib| &ib.port);
         PortAttr {
-            state: self.lock().port,
+            state: state.port,
             max_mtu: Mtu::M4096,
-            active_mtu: config.active_mtu,
+            active_mtu: ib.map_or(config.active_mtu, |port| port.mtu.min(config.active_mtu)),
             gid_tbl_len: config.gids.len() as u32,
-            pkey: PKey::DEFAULT,
+            pkey: state.pkey_at(0).unwrap_or_default(),
+            lid: ib.map_or(Lid(0), |port| port.lid),
+            lmc: ib.map_or(0, |port| port.lmc),
+            sm_lid: ib.map_or(Lid(0), |port| port.sm_lid),
+            sm_sl: ib.map_or(0, |port| port.sm_sl),
             max_msg_sz: MAX_MESSAGE as u32,
         }
     }

@@ -49,12 +49,12 @@ use std::time::Instant;
 
 use everywire_transport::ib::burst::MAX_BURST_SEGMENTS;
 use everywire_transport::ib::{Burst, Path, PathLink};
-use everywire_wire::ROCE_UDP_PORT;
+use everywire_wire::{Gid, ROCE_UDP_PORT};
 
 use crate::config::PortState;
 use crate::counters::DeviceCounter;
 use crate::device::Locked;
-use crate::events::AsyncEvent;
+use crate::ib::IbPort;
 use crate::route::{Command, Route, RouteError, RouteToken};
 use crate::state::State;
 
@@ -80,6 +80,8 @@ pub struct Datagram<'a> {
 pub enum Frame<'a> {
     /// What an Ethernet frame of type 0x8915 carries: GRH to ICRC. Padding may follow.
     RoceV1(&'a [u8]),
+    /// A packet of an InfiniBand link, LRH to VCRC, as the port hands it over: its VCRC is right.
+    InfiniBand(&'a [u8]),
 }
 
 /// Packets to send, built by [`Drive::poll_transmit`]. Reuse it: its buffer is allocated once.
@@ -172,6 +174,9 @@ impl Transmit {
         }
         let Some(&path) = burst.path() else { return false };
         let segment = burst.segment_size();
+        if path.link.is_infiniband() {
+            state.ib_keep_looped(&path.link, path.dst, burst.segments());
+        }
         self.address(&path, segment);
         true
     }
@@ -248,6 +253,7 @@ impl<'a> Drive<'a> {
         }
         self.state.stream_timeouts(now);
         self.state.expire_routes(now);
+        self.state.ib_handle_timeout(now);
     }
 
     /// The answer to a [`Command::ResolveRoute`]. One nobody waits for any more is ignored.
@@ -284,22 +290,29 @@ impl<'a> Drive<'a> {
     /// The interface went up or down.
     pub fn port_state(&mut self, now: Instant, port: PortState) {
         self.at(now);
-        if std::mem::replace(&mut self.state.port, port) == port {
-            return;
-        }
-        match port {
-            PortState::Active => self.state.core.raise(AsyncEvent::PortActive),
-            PortState::Down => {
-                self.state.core.counters.add_device(DeviceCounter::LinkDowned, 1);
-                self.state.core.raise(AsyncEvent::PortError);
-            }
-        }
+        self.state.set_port_state(port);
+    }
+
+    /// The agent of an InfiniBand port has new values from the subnet manager. The device draws the consequences: events,
+    /// paths asked for anew, groups joined again.
+    pub fn ib_port(&mut self, now: Instant, port: IbPort) {
+        self.at(now);
+        self.state.ib_port(port);
+    }
+
+    /// The answer to a [`Command::ResolveNeighbour`].
+    pub fn neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Gid, RouteError>) {
+        let now = self.at(now);
+        self.state.ib_neighbour(now, token, answer);
     }
 
     /// Fills `out` with the next datagrams to send; false if there are none now. Queue pairs take turns, a train each.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Transmit) -> bool {
         let now = self.at(now);
+        if self.state.ib.is_some() {
+            self.state.ib_loop_back(now);
+        }
         out.fill(&mut self.state, now)
     }
 
@@ -311,7 +324,7 @@ impl<'a> Drive<'a> {
     /// When to call [`Drive::handle_timeout`]; `None`: not before something else happens.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
         let (qps, cm) = (self.state.next_qp_timeout(), self.state.cm_poll_timeout());
-        let route = self.state.routes.next_timeout();
+        let route = self.state.routes.next_timeout().into_iter().chain(self.state.ib_poll_timeout());
         let stream = self.state.streams.next_timeout();
         qps.into_iter().chain(cm).chain(route).chain(stream).min()
     }

@@ -37,6 +37,17 @@ pub enum AsyncEvent {
     PortActive,
     /// The port went down (IBV_EVENT_PORT_ERR).
     PortError,
+    /// The port's LID is another (IBV_EVENT_LID_CHANGE).
+    LidChange,
+    /// The subnet manager is another (IBV_EVENT_SM_CHANGE).
+    SmChange,
+    /// The port's GIDs are others (IBV_EVENT_GID_CHANGE).
+    GidChange,
+    /// The partition table is another (IBV_EVENT_PKEY_CHANGE).
+    PkeyChange,
+    /// The subnet manager asked for everything to be registered anew, which was done for groups
+    /// (IBV_EVENT_CLIENT_REREGISTER).
+    ClientReregister,
     /// The network did not let the device join a multicast group; nobody here is a member of it any more
     /// (RDMA_CM_EVENT_MULTICAST_ERROR).
     GroupError(IpAddr),
@@ -50,6 +61,11 @@ impl fmt::Display for AsyncEvent {
             AsyncEvent::SrqLimitReached(srq) => write!(f, "SRQ {}: SRQ_LIMIT_REACHED", srq.0),
             AsyncEvent::PortActive => f.write_str("PORT_ACTIVE"),
             AsyncEvent::PortError => f.write_str("PORT_ERR"),
+            AsyncEvent::LidChange => f.write_str("LID_CHANGE"),
+            AsyncEvent::SmChange => f.write_str("SM_CHANGE"),
+            AsyncEvent::GidChange => f.write_str("GID_CHANGE"),
+            AsyncEvent::PkeyChange => f.write_str("PKEY_CHANGE"),
+            AsyncEvent::ClientReregister => f.write_str("CLIENT_REREGISTER"),
             AsyncEvent::GroupError(group) => write!(f, "group {group}: MULTICAST_ERROR"),
         }
     }

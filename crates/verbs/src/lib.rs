@@ -16,6 +16,8 @@ mod device;
 mod drive;
 mod error;
 mod events;
+mod ib;
+mod ib_group;
 mod keys;
 #[allow(unsafe_code)]
 pub mod memory;
@@ -60,6 +62,7 @@ pub use device::{Device, Progress, Usage};
 pub use drive::{Datagram, Drive, Frame, Transmit, TransmitBuf, Unreachable};
 pub use error::{ErrorKind, PostListError, VerbsError};
 pub use events::{AsyncEvent, AsyncEvents, MAX_EVENTS, NextAsyncEvent};
+pub use ib::IbPort;
 pub use keys::WindowType;
 pub use mr::{FastRegMr, MemoryRegion, MemoryWindow, next_key};
 pub use pd::Pd;
@@ -77,4 +80,4 @@ pub use everywire_transport::ib::{
 pub use everywire_transport::iwarp::{ConnId, Piece, Rtr, StreamBurst};
 pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};
 pub use everywire_wire::cm::{RejReason, SidrStatus};
-pub use everywire_wire::{Gid, Guid, LKey, Mtu, PKey, Psn, QKey, Qpn, RKey};
+pub use everywire_wire::{Gid, Guid, LKey, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey};

@@ -14,6 +14,7 @@ use crate::config::GidType;
 use crate::counters::DeviceCounter;
 use crate::error::{ErrorKind, VerbsError};
 use crate::events::AsyncEvent;
+use crate::ib_group::mgid_of;
 use crate::qp::Qp;
 use crate::route::Command;
 use crate::state::State;
@@ -44,6 +45,9 @@ impl State {
 
     /// The group as the GID table's first entry of its family names it, and that entry's interface.
     fn group_of(&self, group: IpAddr) -> (Group, u32) {
+        if self.ib.is_some() {
+            return ((mgid_of(group), GidType::Ib), 0);
+        }
         let same_family = |gid: &&crate::GidEntry| gid.ip.is_ipv4() == group.is_ipv4();
         let gid = self.config.gids.iter().find(same_family);
         let (ty, scope_id) = gid.map_or((GidType::RoceV2, 0), |gid| (gid.ty, gid.scope_id));
@@ -72,8 +76,10 @@ impl State {
         if let Some(entry) = self.qps.get(qpn) {
             entry.groups += 1;
         }
-        if first {
-            self.command(Command::JoinGroup { group: key.0, gid_type: key.1, scope_id });
+        match first {
+            true if self.ib.is_some() => self.ib_join(key.0),
+            true => self.command(Command::JoinGroup { group: key.0, gid_type: key.1, scope_id }),
+            false => {}
         }
         Ok(())
     }
@@ -88,7 +94,10 @@ impl State {
         }
         if empty {
             self.groups.remove(&key);
-            self.command(Command::LeaveGroup { group: key.0, gid_type: key.1, scope_id });
+            match self.ib.is_some() {
+                true => self.ib_leave(key.0),
+                false => self.command(Command::LeaveGroup { group: key.0, gid_type: key.1, scope_id }),
+            }
         }
         left
     }

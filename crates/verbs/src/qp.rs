@@ -216,6 +216,7 @@ impl Qp {
             return Err(VerbsError::limit(&self.to_string(), "path_mtu", asked, limit));
         }
         if let Some(path) = attr.path
+            && !path.link.is_infiniband() // its LIDs are the subnet manager's to say
             && !device.gids().iter().any(|gid| gid.ip == path.src)
         {
             let what = format!("source address {} is not one of the device's", path.src);

@@ -22,7 +22,7 @@ use crate::state::State;
 const SHORTEST: usize = 16;
 
 /// Bytes of the ICRC.
-const ICRC_LEN: usize = 4;
+pub(crate) const ICRC_LEN: usize = 4;
 
 /// Identifications that our own drivers write: the index within a train.
 const OUR_IDS: u16 = everywire_transport::ib::burst::MAX_BURST_SEGMENTS as u16;
@@ -37,15 +37,18 @@ impl State {
 
     /// Judges a packet of a wire without IP and hands it on.
     pub(crate) fn receive_frame(&mut self, now: Instant, frame: Frame<'_>) {
-        let Frame::RoceV1(bytes) = frame;
-        if let Err(drop) = self.accept_roce_v1(now, bytes) {
+        let accepted = match frame {
+            Frame::RoceV1(bytes) => self.accept_roce_v1(now, bytes),
+            Frame::InfiniBand(bytes) => self.accept_infiniband(now, bytes),
+        };
+        if let Err(drop) = accepted {
             self.core.counters.add_device(drop, 1);
         }
     }
 
     #[inline]
     fn accept(&mut self, now: Instant, datagram: &Datagram<'_>) -> Result<(), DeviceCounter> {
-        check_length(datagram.bytes)?;
+        check_packet_length(datagram.bytes)?;
         let (src, dst) = (datagram.src.ip(), datagram.dst);
         if !dst.is_multicast() && !self.has_gid(dst, GidType::RoceV2) {
             return Err(DeviceCounter::DropWrongAddress);
@@ -75,7 +78,7 @@ impl State {
     fn accept_roce_v1(&mut self, now: Instant, bytes: &[u8]) -> Result<(), DeviceCounter> {
         let (grh_bytes, rest) = bytes.split_first_chunk().ok_or(DeviceCounter::DropMalformed)?;
         let (grh, packet) = grh_and_packet(grh_bytes, rest)?;
-        check_length(packet)?;
+        check_packet_length(packet)?;
         let (src, dst) = (grh.sgid.to_ip(), grh.dgid.to_ip());
         let ours = self.config.gids.iter().find(|gid| gid.ip == dst && gid.ty == GidType::RoceV1);
         if !dst.is_multicast() && ours.is_none() {
@@ -103,7 +106,7 @@ impl State {
 
     /// A packet whose ICRC is right, BTH to ICRC, goes to its queue pairs.
     #[inline]
-    fn dispatch(
+    pub(crate) fn dispatch(
         &mut self,
         now: Instant,
         bytes: &[u8],
@@ -141,19 +144,22 @@ impl State {
         meta: &PacketMeta,
         scope_id: u32,
     ) -> Result<(), DeviceCounter> {
-        if !everywire_wire::PKey::DEFAULT.matches(packet.bth.pkey) {
+        if !self.has_pkey(packet.bth.pkey) {
             return Err(DeviceCounter::DropGsi);
         }
         let mad = Gsi::mad(packet).map_err(|_| DeviceCounter::DropGsi)?;
         self.core.counters.add(Counter::RcvdPkts, 1);
-        let path = MadPath { link: meta.link, local: meta.dst, remote: meta.src, scope_id };
-        self.cm_handle_mad(now, path, mad);
+        if self.ib.is_some() && self.ib_handle_mad(now, mad) {
+            return Ok(());
+        }
+        self.cm_handle_mad(now, MadPath::back(meta, scope_id), mad);
         Ok(())
     }
 
     /// Puts the connection manager's next MAD into `burst`.
     pub(crate) fn next_mad(&mut self, now: Instant, burst: &mut Burst) -> bool {
-        let Some((to, mad)) = self.cm_poll_transmit(now) else { return false };
+        let mad = self.cm_poll_transmit(now).or_else(|| self.ib_poll_transmit(now));
+        let Some((to, mad)) = mad else { return false };
         let ends = Path::new(to.local, to.remote, self.config.source_ports[0]);
         let path = Path { scope_id: to.scope_id, ..ends.over(to.link) };
         let packet = self.gsi.packet(&mad);
@@ -169,7 +175,7 @@ impl State {
 
 /// Whether there can be a packet in so many bytes, BTH to ICRC.
 #[inline]
-fn check_length(bytes: &[u8]) -> Result<(), DeviceCounter> {
+pub(crate) fn check_packet_length(bytes: &[u8]) -> Result<(), DeviceCounter> {
     let length = bytes.len();
     if length < SHORTEST || !length.is_multiple_of(4) || length > usize::from(u16::MAX) {
         return Err(DeviceCounter::DropMalformed);
@@ -178,7 +184,10 @@ fn check_length(bytes: &[u8]) -> Result<(), DeviceCounter> {
 }
 
 /// The GRH and what it says is its payload; Ethernet padding behind that is cut off (IBTA §8.3, annex A16.4).
-fn grh_and_packet<'a>(grh: &[u8; Grh::LEN], rest: &'a [u8]) -> Result<(Grh, &'a [u8]), DeviceCounter> {
+pub(crate) fn grh_and_packet<'a>(
+    grh: &[u8; Grh::LEN],
+    rest: &'a [u8],
+) -> Result<(Grh, &'a [u8]), DeviceCounter> {
     let grh = Grh::parse(grh).map_err(|_| DeviceCounter::DropMalformed)?;
     if grh.ip_version != 6 || grh.next_header != NEXT_HEADER_IBA {
         return Err(DeviceCounter::DropMalformed);

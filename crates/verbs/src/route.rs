@@ -14,8 +14,9 @@ use everywire_transport::ib::PathLink;
 use everywire_transport::iwarp::ConnId;
 use everywire_wire::Mtu;
 
-use crate::config::GidType;
+use crate::config::{GidType, PortState};
 use crate::device::Device;
+use crate::ib_group::mgid_of;
 use crate::state::State;
 use crate::stream::StreamListenerId;
 
@@ -53,6 +54,8 @@ pub(crate) struct Way {
     pub(crate) mtu: Mtu,
     /// What packets have before their BTH.
     pub(crate) link: PathLink,
+    /// How long a packet lives on it, 4.096 µs · 2^n, where the subnet administrator has said so.
+    pub(crate) life_time: Option<u8>,
 }
 
 /// Why there is no route.
@@ -74,6 +77,12 @@ pub enum RouteError {
     /// The MTU does not even fit packets of 256 bytes.
     #[error("the path's MTU of {0} bytes is too small")]
     MtuTooSmall(usize),
+    /// The InfiniBand port is not active.
+    #[error("the port is not active: no subnet manager has brought it up")]
+    PortDown,
+    /// The subnet administrator refused, with this status (IBTA §15.2.3.1).
+    #[error("the subnet administrator refused with status {0:#06x}")]
+    Administrator(u16),
     /// The driver gave no answer in time.
     #[error("the driver did not answer in time")]
     NoAnswer,
@@ -98,6 +107,14 @@ pub enum Command {
         scope_id: u32,
         /// The source to use; the driver chooses one of the device's otherwise.
         src: Option<IpAddr>,
+    },
+    /// Find the GID of the InfiniBand port that has an IP address, and answer with
+    /// [`Drive::neighbour`](crate::Drive::neighbour).
+    ResolveNeighbour {
+        /// To be given back.
+        token: RouteToken,
+        /// The address.
+        ip: IpAddr,
     },
     /// Receive what is sent to a multicast group.
     JoinGroup {
@@ -269,6 +286,9 @@ impl State {
         if self.routes.open.len() >= MAX_PENDING_ROUTES {
             return Err(RouteError::TooMany);
         }
+        if self.ib.is_some() {
+            return self.ask_ib_way(asked, src);
+        }
         if matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) && scope_id == 0 {
             return Err(RouteError::NoScope);
         }
@@ -282,6 +302,23 @@ impl State {
         let token = RouteToken(self.routes.next);
         self.routes.open.insert(token.0, asked);
         self.command(Command::ResolveRoute { token, dst, scope_id, src });
+        Ok(token)
+    }
+
+    fn ask_ib_way(&mut self, asked: Asked, src: Option<IpAddr>) -> Result<RouteToken, RouteError> {
+        if src.is_some_and(|src| !self.is_our_address(src)) {
+            return Err(RouteError::NotOurSource);
+        }
+        if self.port != PortState::Active {
+            return Err(RouteError::PortDown);
+        }
+        self.routes.next += 1;
+        let (token, dst) = (RouteToken(self.routes.next), asked.dst);
+        self.routes.open.insert(token.0, asked);
+        match dst.is_multicast() {
+            true => self.ib_find_group(token, mgid_of(dst)),
+            false => self.ib_find_way(token, dst),
+        }
         Ok(token)
     }
 
@@ -299,7 +336,7 @@ impl State {
     }
 
     /// A request has its answer.
-    fn way_found(&mut self, now: Instant, token: RouteToken, answer: Result<Way, RouteError>) {
+    pub(crate) fn way_found(&mut self, now: Instant, token: RouteToken, answer: Result<Way, RouteError>) {
         match self.routes.asker(token.0) {
             None => {}
             Some(Asker::Cm) => {
@@ -327,7 +364,7 @@ impl State {
             GidType::RoceV2 | GidType::Ib => PathLink::Udp,
         };
         let mtu = Mtu::largest_in(route.mtu).ok_or(RouteError::MtuTooSmall(route.mtu))?;
-        Ok(Way { src: route.src, dst, scope_id: route.scope_id, mtu, link })
+        Ok(Way { src: route.src, dst, scope_id: route.scope_id, mtu, link, life_time: None })
     }
 
     /// The driver has taken a request for a route.

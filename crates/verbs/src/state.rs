@@ -17,8 +17,10 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::any_qp::AnyQp;
 use crate::cm_id::CmState;
-use crate::config::{DeviceConfig, GidType, PortState};
+use crate::config::{DeviceConfig, GidType, PortState, Wire};
+use crate::counters::DeviceCounter;
 use crate::events::AsyncEvent;
+use crate::ib::IbState;
 use crate::memory::Region;
 use crate::multicast::Group;
 use crate::qp_env::Core;
@@ -50,6 +52,8 @@ pub(crate) struct State {
     pub(crate) ahs: u32,
     pub(crate) groups: BTreeMap<Group, Vec<Qpn>>,
     pub(crate) routes: Routes,
+    /// Of InfiniBand devices.
+    pub(crate) ib: Option<Box<IbState>>,
     pub(crate) cm: CmState,
     /// TCP connections, on an iWARP device.
     pub(crate) streams: Streams,
@@ -91,7 +95,8 @@ impl State {
             cm: CmState::new(&config, rng.next_u64()),
             streams: Streams::default(),
             gsi: Gsi::new(Psn::new(rng.next_u32())),
-            port: PortState::Active,
+            port: if config.wire == Wire::InfiniBand { PortState::Down } else { PortState::Active },
+            ib: (config.wire == Wire::InfiniBand).then(|| Box::new(IbState::new(rng.next_u32()))),
             rng,
             ready: VecDeque::new(),
             timers: Timers::default(),
@@ -109,7 +114,7 @@ impl State {
     /// Whether an address is in the GID table.
     #[inline]
     pub(crate) fn is_our_address(&self, ip: IpAddr) -> bool {
-        self.config.gids.iter().any(|gid| gid.ip == ip)
+        self.config.gids.iter().any(|gid| gid.ip == ip) || (self.ib.is_some() && self.is_ib_address(ip))
     }
 
     /// Whether an address is in the GID table with this type.
@@ -134,15 +139,14 @@ impl State {
     pub(crate) fn withdraw_route(&mut self, withdrawn: RouteToken) {
         let waker = self.routes.withdraw(withdrawn);
         self.discard(waker);
-        let it =
-            |queued: &Command| matches!(queued, Command::ResolveRoute { token, .. } if *token == withdrawn);
+        let it = |queued: &Command| matches!(queued, Command::ResolveRoute { token, .. } | Command::ResolveNeighbour { token, .. } if *token == withdrawn);
         self.commands.retain(|queued| !it(queued));
     }
 
     /// The next command.
     pub(crate) fn next_command(&mut self) -> Option<Command> {
         let command = self.commands.pop_front()?;
-        if let Command::ResolveRoute { token, .. } = command {
+        if let Command::ResolveRoute { token, .. } | Command::ResolveNeighbour { token, .. } = command {
             self.route_asked(token);
         }
         Some(command)
@@ -186,9 +190,52 @@ impl State {
         Some(result)
     }
 
+    /// The port has come up or gone down.
+    pub(crate) fn set_port_state(&mut self, port: PortState) {
+        if std::mem::replace(&mut self.port, port) == port {
+            return;
+        }
+        match port {
+            PortState::Active => self.core.raise(AsyncEvent::PortActive),
+            PortState::Down => {
+                self.core.counters.add_device(DeviceCounter::LinkDowned, 1);
+                self.core.raise(AsyncEvent::PortError);
+            }
+        }
+    }
+
     /// Changes a queue pair's attributes.
     pub(crate) fn modify(&mut self, qpn: Qpn, attr: &QpAttr) -> Option<Result<(), ib::ModifyError>> {
         let slot = self.qps.slot(qpn)?;
+        if let Some(index) = attr.pkey_index
+            && self.ib.is_some()
+        {
+            return self.modify_with_pkey(slot, qpn, index, attr);
+        }
+        self.modify_slot(slot, qpn, attr)
+    }
+
+    /// The same on InfiniBand, where the partition table has several entries and the subnet manager fills it.
+    fn modify_with_pkey(
+        &mut self,
+        slot: u32,
+        qpn: Qpn,
+        index: u16,
+        attr: &QpAttr,
+    ) -> Option<Result<(), ib::ModifyError>> {
+        let Some(pkey) = self.pkey_at(index) else {
+            return Some(Err(ib::ModifyError::Unsupported { what: "a P_Key index without a partition" }));
+        };
+        let result = self.modify_slot(slot, qpn, &QpAttr { pkey_index: Some(0), ..attr.clone() })?;
+        if result.is_ok()
+            && let Some(qp) = self.qps.at(slot).and_then(|entry| entry.qp.ib())
+        {
+            qp.set_pkey(index, pkey);
+        }
+        Some(result)
+    }
+
+    fn modify_slot(&mut self, slot: u32, qpn: Qpn, attr: &QpAttr) -> Option<Result<(), ib::ModifyError>> {
         if attr.state == Some(ib::QpState::Reset) {
             self.keep_last_words(slot);
             self.drop_stream(slot);

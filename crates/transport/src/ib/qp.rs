@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use everywire_wire::{Qpn, RocePacket, Service};
+use everywire_wire::{PKey, Qpn, RocePacket, Service};
 
 use super::attr::{QpAttr, QpConfig, QpState, QpType};
 use super::burst::Burst;
@@ -52,6 +52,12 @@ impl Qp {
     /// What it was made with.
     pub fn config(&self) -> &QpConfig {
         &self.shared.config
+    }
+
+    /// Gives it another entry of the port's partition table.
+    pub fn set_pkey(&mut self, index: u16, pkey: PKey) {
+        self.shared.config.pkey = pkey;
+        self.shared.attr.pkey_index = Some(index);
     }
 
     /// Its state.

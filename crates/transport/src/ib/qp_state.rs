@@ -7,6 +7,7 @@
 use bitflags::bitflags;
 
 use super::attr::{AttrError, MAX_RD_ATOMIC, PathMigState, QpAttr, QpConfig, QpState, QpType};
+use super::path::PathLink;
 use crate::memory::Access;
 
 bitflags! {
@@ -294,7 +295,7 @@ pub(crate) fn check_values(config: &QpConfig, attr: &QpAttr) -> Result<(), Modif
     if attr.path_mig_state.is_some_and(|s| s != PathMigState::Migrated) {
         return Err(ModifyError::Unsupported { what: "path migration" });
     }
-    if attr.path.is_some_and(|p| p.src.is_ipv4() != p.dst.is_ipv4()) {
+    if attr.path.is_some_and(|p| p.link == PathLink::Udp && p.src.is_ipv4() != p.dst.is_ipv4()) {
         return Err(ModifyError::Unsupported { what: "a path between IPv4 and IPv6" });
     }
     Ok(())

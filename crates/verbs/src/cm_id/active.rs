@@ -11,10 +11,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use everywire_transport::cm::ib::{ConnectParams, Reject, Reply, Transport};
+use everywire_transport::cm::ib::{ConnectParams, Reject, Reply, Transport, ack_timeout};
 use everywire_transport::ib::QpType;
 use everywire_transport::mad::MadPath;
-use everywire_wire::PKey;
+use everywire_wire::Gid;
 use everywire_wire::cm::RejReason;
 use everywire_wire::ip_cm::{IpCmHeader, PortSpace, service_id};
 
@@ -24,7 +24,7 @@ use super::ports::Bound;
 use super::record::{End, Key, Pending, Record, scope_of, socket_addr};
 use super::{CONNECT_PRIVATE_DATA, Call, Connection, ROUTE_TIMEOUT};
 use crate::config::Wire;
-use crate::device::Device;
+use crate::device::{Device, LOCAL_ACK_DELAY};
 use crate::qp::Qp;
 use crate::route::{RouteError, Way};
 use crate::state::State;
@@ -156,17 +156,24 @@ impl State {
         way: &Way,
     ) -> Result<(), CmErrorKind> {
         let active_mtu = self.config.active_mtu;
+        let on_ib = way.link.is_infiniband();
+        let pkey = self.pkey_at(0).unwrap_or_default();
+        let remote = self.cm.records.get(key).map(|record| record.remote.ip());
+        let name = remote.filter(|_| on_ib).map(|remote| self.ib_name_for(remote));
         let Some(record) = self.cm.records.get_mut(key) else { return Ok(()) };
         record.step = CmStep::Connect;
-        record.local = socket_addr(way.src, record.local.port(), way.scope_id);
-        let path = MadPath { link: way.link, local: way.src, remote: way.dst, scope_id: way.scope_id };
+        if !on_ib || record.local.ip().is_unspecified() {
+            record.local = socket_addr(name.unwrap_or(way.src), record.local.port(), way.scope_id);
+        }
+        let path = MadPath::on(way.link, way.src, way.dst, way.scope_id);
         let (ours, qpn) = (&record.ours, record.qpn.unwrap_or_default());
         let params = ConnectParams {
             path,
+            gids: on_ib.then(|| [way.src, way.dst].map(Gid::from)),
             service_id: service_id(PortSpace::TCP, record.remote.port()),
             transport: if record.ty == QpType::Uc { Transport::Uc } else { Transport::Rc },
             qpn,
-            pkey: PKey::DEFAULT,
+            pkey,
             path_mtu: way.mtu.min(active_mtu),
             responder_resources: ours.responder_resources,
             initiator_depth: ours.initiator_depth,
@@ -174,7 +181,8 @@ impl State {
             retry_count: ours.retry_count,
             rnr_retry_count: ours.rnr_retry_count,
             srq: ours.srq,
-            ack_timeout: ours.ack_timeout,
+            // IBTA §12.7.34: the round trip and the peer's delay.
+            ack_timeout: ours.ack_timeout.or(way.life_time.map(|life| ack_timeout(LOCAL_ACK_DELAY, life))),
             flow_label: flow_label(record.local, record.remote),
             traffic_class: pending.traffic_class,
             hop_limit: HOP_LIMIT,

@@ -14,7 +14,7 @@ use everywire_transport::ib::{QpType, UdDest};
 use everywire_transport::mad::MadPath;
 use everywire_wire::cm::SidrStatus;
 use everywire_wire::ip_cm::{PortSpace, service_id};
-use everywire_wire::{PKey, QKey, Qpn};
+use everywire_wire::{QKey, Qpn};
 
 use super::active::{check_private, unspecified, with_header};
 use super::error::{CmError, CmErrorKind, CmStep};
@@ -23,6 +23,7 @@ use super::{Call, RESOLVE_PRIVATE_DATA};
 use crate::ah::{Ah, AhAttr};
 use crate::device::Device;
 use crate::pd::Pd;
+use crate::route::Way;
 use crate::state::State;
 use crate::waker::WakerKey;
 use crate::wire_kind::WireFeature;
@@ -86,7 +87,7 @@ impl Pd {
         let asked = device.lock().cm_ask_start(
             dst,
             SocketAddr::new(src_ip.unwrap_or(unspecified(dst.ip())), src.map_or(0, |src| src.port())),
-            MadPath { link: way.link, local: way.src, remote: way.dst, scope_id: way.scope_id },
+            &way,
             &private_data,
             timeout,
         );
@@ -138,13 +139,16 @@ impl State {
         &mut self,
         dst: SocketAddr,
         src: SocketAddr,
-        path: MadPath,
+        way: &Way,
         private_data: &[u8],
         timeout: Option<Duration>,
     ) -> Result<Key, CmErrorKind> {
         let src_ip = Some(src.ip()).filter(|ip| !ip.is_unspecified());
         let bound = self.cm.udp.bind(src_ip, src.port(), &mut self.rng).ok_or(CmErrorKind::AddressInUse)?;
-        let local = socket_addr(path.local, bound.port, path.scope_id);
+        let path = MadPath::on(way.link, way.src, way.dst, way.scope_id);
+        let name =
+            if way.link.is_infiniband() { src_ip.unwrap_or(self.ib_name_for(dst.ip())) } else { way.src };
+        let local = socket_addr(name, bound.port, way.scope_id);
         let mut record = Record::new(CmStep::ResolveService, QpType::Ud, local, dst);
         record.bound = Some(bound);
         record.millis = timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
@@ -152,7 +156,7 @@ impl State {
         let params = SidrParams {
             path,
             service_id: service_id(PortSpace::UDP, dst.port()),
-            pkey: PKey::DEFAULT,
+            pkey: self.pkey_at(0).unwrap_or_default(),
             private_data: with_header(local, dst.ip(), private_data),
         };
         self.cm_call(Call::Start(key));

@@ -211,6 +211,8 @@ impl State {
         let ports = if space == PortSpace::UDP { &mut self.cm.udp } else { &mut self.cm.tcp };
         let bound = ports.bind(local, addr.port(), &mut self.rng).ok_or(CmErrorKind::AddressInUse)?;
         let service_id = service_id(space, bound.port);
+        // On InfiniBand a packet does not say to which name it goes: the port's number decides alone.
+        let local = local.filter(|_| self.ib.is_none());
         match self.cm.engine.listen(&ListenParams { service_id, local, backlog }) {
             Ok(id) => Ok((id, bound)),
             Err(error) => {
@@ -223,6 +225,9 @@ impl State {
 
     /// Whether an address to bind is one of ours, with its interface where it needs one.
     pub(super) fn cm_check_address(&self, ip: IpAddr, scope_id: u32) -> Result<(), CmErrorKind> {
+        if self.ib.is_some() && self.is_our_address(ip) {
+            return Ok(());
+        }
         let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         if link_local && scope_id == 0 {
             return Err(CmErrorKind::NoScope);
@@ -291,6 +296,6 @@ impl State {
 fn parse_request(request: &Request) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
     let (_, local_port) = split_service_id(request.service_id)?;
     let header = IpCmHeader::parse(&request.private_data).ok().filter(IpCmHeader::is_supported)?;
-    let (local, remote) = ends(&request.path, local_port, header.src_port);
+    let (local, remote) = ends(&request.path, &header, local_port);
     Some((local, remote, request.private_data[IpCmHeader::LEN..].to_vec()))
 }

@@ -12,6 +12,7 @@ use everywire_transport::ib::QpType;
 use everywire_transport::iwarp::ConnId;
 use everywire_transport::mad::MadPath;
 use everywire_wire::Qpn;
+use everywire_wire::ip_cm::IpCmHeader;
 
 use super::error::{CmErrorKind, CmStep, DisconnectReason};
 use super::param::ConnParam;
@@ -254,7 +255,12 @@ pub(super) fn scope_of(addr: SocketAddr) -> u32 {
 }
 
 /// Our end and the peer's of a MAD exchange.
-pub(super) fn ends(path: &MadPath, local_port: u16, remote_port: u16) -> (SocketAddr, SocketAddr) {
+pub(super) fn ends(path: &MadPath, header: &IpCmHeader, local_port: u16) -> (SocketAddr, SocketAddr) {
+    let remote_port = header.src_port;
+    // On InfiniBand a packet has no IP addresses: those of the header are the names that the programs go by.
+    if let (true, Some(src), Some(dst)) = (path.link.is_infiniband(), header.src(), header.dst()) {
+        return (SocketAddr::new(dst, local_port), SocketAddr::new(src.ip(), remote_port));
+    }
     let scope = path.scope_id;
     (socket_addr(path.local, local_port, scope), socket_addr(path.remote, remote_port, scope))
 }

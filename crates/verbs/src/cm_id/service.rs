@@ -246,7 +246,7 @@ impl State {
         let (Some(header), Some(queue)) = (header, queue) else {
             return self.cm_call(Call::Abandon(id));
         };
-        let (local, peer) = ends(path, queue.port, header.src_port);
+        let (local, peer) = ends(path, &header, queue.port);
         queue.waiting.push_back(id);
         queue.wakers.drain_into(&mut self.core.wakes);
         let private_data = private[IpCmHeader::LEN..].to_vec();

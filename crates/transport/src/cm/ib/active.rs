@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use everywire_wire::cm::{RejReason, Rep};
-use everywire_wire::{Psn, Qpn};
+use everywire_wire::{Gid, Psn, Qpn};
 
 use super::config::{
     MAX_MRAS, MAX_PEER_ACK_TIMEOUT, MAX_SERVICE_TIMEOUT, REQ_PRIVATE_DATA, RTU_PRIVATE_DATA, ack_timeout,
@@ -29,8 +29,9 @@ impl Cm {
         }
         let id = self.fresh_id();
         let rq_psn = self.fresh_psn();
+        let [local, remote] = p.gids.map_or([p.path.local, p.path.remote], |gids| gids.map(Gid::to_ip));
         let params = QpParams {
-            path: p.path,
+            path: MadPath { local, remote, ..p.path },
             dest_qpn: Qpn::new(0),
             sq_psn: Psn::new(0),
             rq_psn,
@@ -47,6 +48,7 @@ impl Cm {
         };
         let tid = self.tid(id);
         let mut conn = self.new_conn(id, State::ReqSent, params, tid);
+        conn.path = p.path;
         conn.qpn = Some(p.qpn);
         self.conns.insert(conn);
         let mad = message::req(&self.config, id, tid, p, rq_psn);

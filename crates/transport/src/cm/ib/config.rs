@@ -128,7 +128,7 @@ impl CmConfig {
 }
 
 /// The round trip and the ACK delay as one time code: the sum of two powers of two, rounded up.
-pub(super) fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
+pub fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
     let round_trip = packet_life_time.saturating_add(1);
     let code = if round_trip >= ack_delay {
         round_trip + u8::from(ack_delay >= packet_life_time)

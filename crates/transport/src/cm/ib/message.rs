@@ -1,7 +1,8 @@
 //! The messages as this engine writes and reads them: fields from records and parameters, nothing of states.
 //!
 //! Read first: IBTA volume 1 §12.6. Fields that the standard leaves to the sender are as Linux's rdma_cm writes them on RoCE:
-//! permissive LIDs, GIDs from the IP addresses, no alternate path, rate 0. Private data are padded with zeros.
+//! permissive LIDs and rate 0 (on
+//! InfiniBand those of the path), GIDs from the IP addresses, no alternate path. Private data are padded with zeros.
 
 use everywire_wire::cm::{
     self, Apr, AprStatus, CLASS_VERSION, CmMad, CmMessage, Drep, Dreq, FailoverStatus, Lap, Mra, Rej,
@@ -15,6 +16,7 @@ use super::conn::Conn;
 use super::events::CmCallError;
 use super::state::State;
 use super::types::{AcceptParams, CommId, ConnectParams, SidrAnswer, SidrParams, Transport};
+use crate::ib::PathLink;
 use crate::mad::MAD_LEN;
 
 /// A MAD on its way out.
@@ -69,16 +71,28 @@ fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
 
 /// REQ (IBTA §12.6.5).
 pub(super) fn req(config: &CmConfig, id: CommId, tid: u64, p: &ConnectParams, psn: Psn) -> OutMad {
+    let [local_gid, remote_gid] = p.gids.unwrap_or([p.path.local, p.path.remote].map(Gid::from));
+    let on_ethernet =
+        ReqPath { local_lid: Lid::PERMISSIVE, remote_lid: Lid::PERMISSIVE, ..ReqPath::default() };
+    let by_link = match p.path.link {
+        PathLink::Udp | PathLink::Grh => on_ethernet,
+        PathLink::Lrh(route) => ReqPath {
+            local_lid: route.slid,
+            remote_lid: route.dlid,
+            packet_rate: route.static_rate,
+            sl: route.sl,
+            subnet_local: !route.grh,
+            ..ReqPath::default()
+        },
+    };
     let primary = ReqPath {
-        local_lid: Lid::PERMISSIVE,
-        remote_lid: Lid::PERMISSIVE,
-        local_gid: Gid::from(p.path.local),
-        remote_gid: Gid::from(p.path.remote),
+        local_gid,
+        remote_gid,
         flow_label: p.flow_label & 0xf_ffff,
         traffic_class: p.traffic_class,
         hop_limit: p.hop_limit,
         local_ack_timeout: config.request_ack_timeout(p),
-        ..ReqPath::default()
+        ..by_link
     };
     let message = Req {
         local_comm_id: id.0,

@@ -16,6 +16,7 @@ use super::types::{
     AcceptParams, CommId, DisconnectCause, EstablishedBy, Failure, ListenerId, QpParams, Request, Transport,
 };
 use super::{Cm, MadPath};
+use crate::ib::{LocalRoute, PathLink};
 
 impl Cm {
     /// What [`Cm::accept`] with `p` will negotiate: bring the queue pair to RTR (better RTS) with it, then accept.
@@ -201,15 +202,9 @@ impl Cm {
             self.counters.malformed += 1;
             return refuse(RejReason::UnsupportedRequest);
         }
-        let (local, remote) = (Gid::from(from.local), Gid::from(from.remote));
-        if req.primary.remote_gid != local {
+        if let Err(refused) = self.check_ends(from, req) {
             self.counters.wrong_gid += 1;
-            return Err((RejReason::PrimaryGidRejected, local.0.to_vec()));
-        }
-        // Packets will come from and go to this address; it must be the one that asks.
-        if req.primary.local_gid != remote {
-            self.counters.wrong_gid += 1;
-            return refuse(RejReason::UnsupportedRequest);
+            return Err(refused);
         }
         let Some(listener) = self.listeners.find(req.service_id, from.local) else {
             self.counters.no_listener += 1;
@@ -226,6 +221,29 @@ impl Cm {
         Ok(Admitted { listener, transport, path_mtu })
     }
 
+    /// Whether the path in a REQ is between the ends that its packet came from and went to.
+    fn check_ends(&self, from: &MadPath, req: &Req) -> Result<(), (RejReason, Vec<u8>)> {
+        if let PathLink::Lrh(route) = from.link {
+            // IBTA table 110: the information is the LID that would do.
+            if req.primary.remote_lid != route.slid {
+                return Err((RejReason::PrimaryLidRejected, route.slid.0.to_be_bytes().to_vec()));
+            }
+            if req.primary.local_lid != route.dlid {
+                return Err((RejReason::UnsupportedRequest, Vec::new()));
+            }
+            return Ok(());
+        }
+        let (local, remote) = (Gid::from(from.local), Gid::from(from.remote));
+        if req.primary.remote_gid != local {
+            return Err((RejReason::PrimaryGidRejected, local.0.to_vec()));
+        }
+        // Packets will come from and go to this address; it must be the one that asks.
+        if req.primary.local_gid != remote {
+            return Err((RejReason::UnsupportedRequest, Vec::new()));
+        }
+        Ok(())
+    }
+
     fn new_request(
         &mut self,
         now: Instant,
@@ -240,6 +258,7 @@ impl Cm {
         params.ack_timeout = self.config.peer_ack_timeout(params.ack_timeout);
         params.rq_psn = self.fresh_psn();
         let mut conn = self.new_conn(id, State::ReqReceived, params, identity.tid);
+        conn.path = from;
         conn.req = Some(identity);
         conn.pending_on = Some(listener);
         conn.interval = CmConfig::retry_interval(req.local_response_timeout, params.ack_timeout);
@@ -303,8 +322,24 @@ struct Admitted {
 
 /// What a REQ says about the queue pair that will answer it (IBTA §12.9.10).
 fn request_params(from: MadPath, req: &Req, path_mtu: Mtu) -> QpParams {
+    let primary = &req.primary;
+    let path = match from.link {
+        PathLink::Udp | PathLink::Grh => from,
+        PathLink::Lrh(_) => MadPath {
+            link: PathLink::Lrh(LocalRoute {
+                slid: primary.remote_lid,
+                dlid: primary.local_lid,
+                sl: primary.sl,
+                grh: !primary.subnet_local,
+                static_rate: primary.packet_rate,
+            }),
+            local: primary.remote_gid.to_ip(),
+            remote: primary.local_gid.to_ip(),
+            ..from
+        },
+    };
     QpParams {
-        path: from,
+        path,
         dest_qpn: req.local_qpn,
         // IBTA §12.7.31: the Starting PSN is where its receiver begins to transmit.
         sq_psn: req.starting_psn,

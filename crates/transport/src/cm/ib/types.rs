@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use everywire_wire::cm::{RejReason, SidrStatus};
-use everywire_wire::{Guid, Mtu, PKey, Psn, QKey, Qpn};
+use everywire_wire::{Gid, Guid, Mtu, PKey, Psn, QKey, Qpn};
 
 use super::state::State;
 use crate::mad::MadPath;
@@ -51,6 +51,8 @@ pub struct ListenParams {
 pub struct ConnectParams {
     /// From where to where.
     pub path: MadPath,
+    /// Our GID and the peer's, where the path has LIDs; otherwise its addresses are the GIDs.
+    pub gids: Option<[Gid; 2]>,
     /// The service id asked for.
     pub service_id: u64,
     /// The transport service.

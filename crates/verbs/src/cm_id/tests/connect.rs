@@ -555,6 +555,7 @@ fn request_without_the_ip_header() {
         scope_id: 0,
     };
     let params = everywire_transport::cm::ib::ConnectParams {
+        gids: None,
         path,
         service_id: 0x0106_0000 | u64::from(PORT),
         transport: everywire_transport::cm::ib::Transport::Rc,

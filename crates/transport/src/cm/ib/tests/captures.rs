@@ -213,6 +213,7 @@ fn replay_passive(talk: &[Captured], listening: bool) -> Vec<CmEvent> {
 
 fn as_params(path: MadPath, req: &Req) -> ConnectParams {
     ConnectParams {
+        gids: None,
         path,
         service_id: req.service_id,
         transport: Transport::Rc,

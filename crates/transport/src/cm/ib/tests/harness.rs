@@ -25,6 +25,7 @@ pub fn path(local: &str, remote: &str) -> MadPath {
 
 pub fn connect_params(path: MadPath, qpn: u32) -> ConnectParams {
     ConnectParams {
+        gids: None,
         path,
         service_id: SERVICE,
         transport: Transport::Rc,
