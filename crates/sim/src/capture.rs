@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use everywire_fabric::clock::SimTime;
 use everywire_fabric::pcapng::{Direction, InterfaceId, LinkType, PacketInfo, Writer};
+use everywire_wire::vcrc::VCRC_LEN;
 
 /// A capture being written. The first error stops it; [`Capture::finish`] reports it.
 pub struct Capture {
@@ -19,8 +20,9 @@ impl Capture {
     }
 
     /// Adds the interface of the next host.
-    pub fn add(&mut self, name: &str) {
-        match self.writer.add_interface(name, "simulated host", LinkType::ETHERNET) {
+    pub fn add(&mut self, name: &str, infiniband: bool) {
+        let link_type = if infiniband { LinkType::INFINIBAND } else { LinkType::ETHERNET };
+        match self.writer.add_interface(name, "simulated host", link_type) {
             Ok(id) => self.interfaces.push(id),
             Err(error) => self.failed(error),
         }
@@ -36,6 +38,11 @@ impl Capture {
         if let Err(error) = self.writer.write_packet(interface, &info, frame) {
             self.failed(error);
         }
+    }
+
+    /// Writes an InfiniBand packet, LRH to VCRC; the format leaves the VCRC out.
+    pub fn packet(&mut self, host: usize, at: SimTime, direction: Direction, packet: &[u8]) {
+        self.frame(host, at, direction, &packet[..packet.len().saturating_sub(VCRC_LEN)]);
     }
 
     /// Flushes.

@@ -10,13 +10,14 @@ use std::time::Instant;
 
 use everywire_fabric::network::{LinkId, PortId};
 use everywire_verbs::{
-    Command, ConnEvent, Datagram, Device, Frame, Progress, Route, RouteError, Transmit, Wire,
+    Command, ConnEvent, Datagram, Device, Frame, Gid, GidEntry, GidType, Progress, Route, RouteError, Transmit, Wire,
 };
 use everywire_wire::eth::MacAddr;
 use everywire_wire::ip::IpHeader;
 use everywire_wire::{Guid, Mtu};
 
 use crate::executor::Group;
+use crate::ib::{IbFabric, News};
 use crate::nic::{Accepted, Nic, Outgoing};
 use crate::tcp::Stack;
 use crate::world::{HostConfig, HostId};
@@ -81,6 +82,10 @@ impl Host {
         self.device.as_ref()
     }
 
+    pub fn is_infiniband(&self) -> bool {
+        self.config.device.wire == Wire::InfiniBand
+    }
+
     /// The task group of this life. Group 0 belongs to no host.
     pub fn group(&self) -> Group {
         Group(((self.id.0 as u64 + 1) << 32) | self.life)
@@ -94,7 +99,11 @@ impl Host {
         let mut config = self.config.device.clone();
         config.seed = world_seed.rotate_left(17) ^ self.group().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         config.node_guid = Guid(0x0200_00ff_fe00_0000 | (self.id.0 as u64 + 1));
-        if let Some(mtu) = Mtu::largest_in(self.config.link.mtu) {
+        if self.is_infiniband() {
+            config.node_guid = IbFabric::port_guid(self.id);
+            let gid = Gid::link_local(config.node_guid).to_ip();
+            config.gids = vec![GidEntry::new(gid).of_type(GidType::Ib)];
+        } else if let Some(mtu) = Mtu::largest_in(self.config.link.mtu) {
             config.active_mtu = mtu;
         }
         let device = Device::new(config);
@@ -206,6 +215,51 @@ impl Host {
         self.timeout = own.into_iter().chain(stack.poll_timeout(now)).min();
         self.nic.counters.sent += frames.len() as u64;
         frames.into_iter().map(Outgoing::Wire).collect()
+    }
+
+    /// Something has arrived at the InfiniBand port.
+    pub fn hear(&mut self, now: Instant, news: News) {
+        let Some(device) = &self.device else { return };
+        match news {
+            News::Packet(_, packet) => device.drive().handle_frame(now, Frame::InfiniBand(&packet)),
+            News::Port(_, values) => device.drive().ib_port(now, values),
+            News::Room(_) => {}
+        }
+        self.kick.kick();
+    }
+
+    /// As [`Host::drain`], into the InfiniBand port; a port without room is left until it has some. Gives what was sent.
+    pub fn drain_into(
+        &mut self,
+        now: Instant,
+        fabric: &mut IbFabric,
+        names: &[(HostId, Vec<IpAddr>)],
+    ) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        let Some(device) = &self.device else { return sent };
+        let mut drive = device.drive();
+        loop {
+            let mut quiet = true;
+            while fabric.has_room(self.id) && drive.poll_transmit(now, &mut self.transmit) {
+                quiet = false;
+                for packet in self.transmit.segments() {
+                    sent.push(packet.to_vec());
+                    fabric.send(now, self.id, packet.to_vec());
+                }
+            }
+            while let Some(command) = drive.poll_command() {
+                quiet = false;
+                if let Command::ResolveNeighbour { token, ip } = command {
+                    let gid = fabric.resolve(ip, names).ok_or(RouteError::NoRoute);
+                    drive.neighbour(now, token, gid);
+                }
+            }
+            if quiet {
+                break;
+            }
+        }
+        self.timeout = drive.poll_timeout();
+        sent
     }
 
     /// Takes out everything the device has to say.

@@ -8,6 +8,7 @@ pub mod checkers;
 pub mod digest;
 pub mod executor;
 mod host;
+mod ib;
 pub mod nic;
 mod tcp;
 pub mod world;

@@ -15,16 +15,18 @@ use std::time::{Duration, Instant};
 use everywire_fabric::clock::SimTime;
 use everywire_fabric::ethernet::switch::SwitchConfig;
 use everywire_fabric::faults::Faults;
+use everywire_fabric::ib::Subnet;
 use everywire_fabric::link::LinkParams;
 use everywire_fabric::network::{Change, Direction, LinkId, Network, Node, SwitchId};
 use everywire_fabric::pcapng;
 use everywire_verbs::rt::Rt;
-use everywire_verbs::{Device, DeviceConfig};
+use everywire_verbs::{Device, DeviceConfig, Guid, PortState};
 
 use crate::capture::Capture;
 use crate::digest::Digest;
 use crate::executor::{Executor, Group};
 use crate::host::Host;
+use crate::ib::{IbFabric, News};
 use crate::nic::NicCounters;
 
 /// How long a frame takes from a host to itself.
@@ -71,6 +73,11 @@ impl HostConfig {
         HostConfig { device: DeviceConfig::iwarp(ip), ..HostConfig::new(ip) }
     }
 
+    /// A host with an InfiniBand port that goes by one IP address. [`World::ib_up`] waits for its subnet.
+    pub fn infiniband(ip: IpAddr) -> Self {
+        HostConfig { device: DeviceConfig::infiniband(Guid(0), vec![ip]), ..HostConfig::new(ip) }
+    }
+
     /// The same with RoCE v1: its frames stay on the switch, whatever routers there are.
     pub fn roce_v1(ip: IpAddr) -> Self {
         HostConfig { device: DeviceConfig::roce_v1(ip), ..HostConfig::new(ip) }
@@ -98,6 +105,8 @@ struct Inner {
     seed: u64,
     network: Network,
     switch: SwitchId,
+    /// Once there is a host with an InfiniBand port.
+    ib: Option<Box<IbFabric>>,
     hosts: Vec<Host>,
     /// Frames from a host to itself, in the order of their arrival.
     loopback: std::collections::VecDeque<(SimTime, HostId, Vec<u8>)>,
@@ -141,6 +150,7 @@ impl World {
             seed,
             network,
             switch,
+            ib: None,
             hosts: Vec::new(),
             loopback: std::collections::VecDeque::new(),
             digest: Digest::default(),
@@ -163,7 +173,12 @@ impl World {
             .expect("the port and the switch were made a moment ago");
         let host = Host::new(id, port, link, config, inner.seed);
         if let Some(capture) = &mut inner.capture {
-            capture.add(&host.config.name);
+            capture.add(&host.config.name, host.is_infiniband());
+        }
+        if host.is_infiniband() {
+            let (now, seed) = (self.executor.now(), inner.seed);
+            let fabric = inner.ib.get_or_insert_with(|| Box::new(IbFabric::new(now, seed)));
+            fabric.attach(id, &host.config.name);
         }
         inner.hosts.push(host);
         id
@@ -175,6 +190,20 @@ impl World {
     /// When the host is down.
     pub fn device(&self, host: HostId) -> Device {
         self.inner.borrow().hosts[host.0].device().expect("the host is up").clone()
+    }
+
+    /// Waits until the subnet manager has brought the ports of all InfiniBand hosts up; whether it has within `limit`.
+    pub fn ib_up(&self, limit: Duration) -> bool {
+        self.run_until(limit, || {
+            let inner = self.inner.borrow();
+            let mut devices = inner.hosts.iter().filter(|host| host.is_infiniband()).filter_map(Host::device);
+            devices.all(|device| device.port().state == PortState::Active)
+        })
+    }
+
+    /// Looks at the InfiniBand subnet, if there is one.
+    pub fn with_subnet<T>(&self, look: impl FnOnce(&mut Subnet) -> T) -> Option<T> {
+        self.inner.borrow_mut().ib.as_mut().map(|ib| look(&mut ib.subnet))
     }
 
     /// Whether a host runs.
@@ -199,6 +228,9 @@ impl World {
             let inner = &mut *self.inner.borrow_mut();
             inner.digest.number(0x6b69_6c6c ^ (host.0 as u64) << 32);
             inner.loopback.retain(|(_, to, _)| *to != host);
+            if let Some(ib) = &mut inner.ib {
+                ib.forget(host);
+            }
             let host = &mut inner.hosts[host.0];
             (host.group(), host.power_off())
         };
@@ -211,13 +243,21 @@ impl World {
     pub fn restart(&self, host: HostId) {
         let inner = &mut *self.inner.borrow_mut();
         inner.digest.number(0x7265_7374 ^ (host.0 as u64) << 32);
-        inner.hosts[host.0].power_on(inner.seed);
+        let id = host;
+        let host = &mut inner.hosts[id.0];
+        host.power_on(inner.seed);
+        if let Some(values) = inner.ib.as_mut().and_then(|ib| ib.values(id)) {
+            host.hear(self.executor.now(), News::Port(id, values));
+        }
     }
 
     /// Cuts a host off from the network, or joins it again.
     pub fn partition(&self, host: HostId, cut: bool) {
         let inner = &mut *self.inner.borrow_mut();
         let link = inner.hosts[host.0].link;
+        if let Some(ib) = &mut inner.ib {
+            ib.set_cut(self.executor.now(), host, cut);
+        }
         for direction in Direction::BOTH {
             if let Some(link) = inner.network.link_mut(link, direction) {
                 link.set_partition(cut);
@@ -263,7 +303,7 @@ impl World {
         let inner = &mut *self.inner.borrow_mut();
         let mut capture = Capture::new(out)?;
         for host in &inner.hosts {
-            capture.add(&host.config.name);
+            capture.add(&host.config.name, host.is_infiniband());
         }
         inner.capture = Some(capture);
         Ok(())
@@ -389,6 +429,7 @@ impl World {
             .poll_timeout()
             .map(sim_time)
             .into_iter()
+            .chain(inner.ib.as_ref().and_then(|ib| ib.poll_timeout()).map(sim_time))
             .chain(inner.loopback.front().map(|&(at, ..)| at))
             .chain(self.executor.next_timer())
             .chain(timeouts)
@@ -440,7 +481,27 @@ impl Inner {
             self.arrived(now, elapsed, HostId(delivery.port.0), &delivery.frame);
             any = true;
         }
+        while let Some(news) = self.ib.as_mut().and_then(|ib| ib.poll(now)) {
+            self.heard(now, elapsed, news);
+            any = true;
+        }
         any
+    }
+
+    /// An InfiniBand host hears something.
+    fn heard(&mut self, now: Instant, elapsed: SimTime, news: News) {
+        let host = match &news {
+            News::Packet(host, _) | News::Port(host, _) | News::Room(host) => *host,
+        };
+        self.digest.number(elapsed.as_nanos());
+        self.digest.number(host.0 as u64);
+        if let News::Packet(_, packet) = &news {
+            self.digest.bytes(packet);
+            if let Some(capture) = &mut self.capture {
+                capture.packet(host.0, elapsed, pcapng::Direction::Inbound, packet);
+            }
+        }
+        self.hosts[host.0].hear(now, news);
     }
 
     fn arrived(&mut self, now: Instant, elapsed: SimTime, to: HostId, frame: &[u8]) {
@@ -463,6 +524,10 @@ impl Inner {
                 continue;
             }
             any = true;
+            if host.is_infiniband() {
+                self.drain_infiniband(index, now, elapsed);
+                continue;
+            }
             let sent = host.drain(now, &neighbours);
             let port = host.port;
             for outgoing in sent {
@@ -479,6 +544,19 @@ impl Inner {
             }
         }
         any
+    }
+
+    fn drain_infiniband(&mut self, index: usize, now: Instant, elapsed: SimTime) {
+        let names: Vec<_> =
+            self.hosts.iter().enumerate().map(|(i, host)| (HostId(i), host.nic.ips.clone())).collect();
+        let Some(fabric) = &mut self.ib else { return };
+        let sent = self.hosts[index].drain_into(now, fabric, &names);
+        self.hosts[index].nic.counters.sent += sent.len() as u64;
+        if let Some(capture) = &mut self.capture {
+            for packet in &sent {
+                capture.packet(index, elapsed, pcapng::Direction::Outbound, packet);
+            }
+        }
     }
 
     fn record_sent(&mut self, host: usize, elapsed: SimTime, frame: &[u8]) {

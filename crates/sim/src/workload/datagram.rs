@@ -157,7 +157,8 @@ impl Rig {
         let (bytes, content) = received(&self.nodes[host], &layout, wc, false)?;
         ensure!(wc.grh && content.len() >= GRH, "datagram {:#x} on host {host} has no GRH", wc.wr_id);
         let (grh, payload) = content.split_at(GRH);
-        let Some(from) = self.plan.ips.iter().position(|&ip| source_in_grh(grh) == Some(ip)) else {
+        let mut hosts = 0..self.plan.ips.len();
+        let Some(from) = hosts.find(|&host| source_in_grh(grh) == Some(self.address(host))) else {
             return Err(violation!(
                 "datagram {:#x} on host {host}: no host has the source in {grh:02x?}",
                 wc.wr_id

@@ -92,11 +92,15 @@ pub struct Failure {
 
 /// Runs a seed.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
-    let plan = Plan { wire: options.wire, ..Plan::new(seed, options.target) };
+    let plan = Plan::new(seed, options.target).over(options.wire);
     let weather = plan.weather;
     let fail = |violation, elapsed, sends| Failure { seed, weather, elapsed, sends, violation };
     let mut rig = Rig::new(plan, options).map_err(|v| fail(v, Duration::ZERO, 0))?;
     let result = rig.work().and_then(|()| rig.finish());
+    let result = result.and_then(|()| match rig.world.with_subnet(|subnet| subnet.check_credits()) {
+        Some(Err(fault)) => Err(crate::violation!("credits: {fault:?}")),
+        Some(Ok(())) | None => Ok(()),
+    });
     let captured = rig.world.end_capture();
     if let Err(violation) = result {
         rig.say(|| rig.counters());

@@ -138,6 +138,16 @@ impl Plan {
         }
     }
 
+    /// The same over another wire. InfiniBand has no weather: links keep their packets, and only hosts die.
+    pub fn over(self, wire: Wire) -> Plan {
+        match wire {
+            Wire::InfiniBand => {
+                Plan { wire, weather: Weather::Calm, faults: Faults::NONE, partitions: 0, ..self }
+            }
+            _ => Plan { wire, ..self },
+        }
+    }
+
     /// What the network may do to unreliable messages.
     pub fn lossy(&self) -> LossyNetwork {
         LossyNetwork {

@@ -1,9 +1,10 @@
 //! The system under test and everything that is known about it: world, nodes, connections, datagram queue pairs.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use everywire_verbs::{Path, PathLink, Wire};
+use everywire_verbs::{LocalRoute, Path, PathLink, Wire};
 
 use super::Options;
 use super::connection::Connection;
@@ -19,6 +20,9 @@ use crate::world::{HostConfig, HostId, World};
 
 /// Receive work requests have this bit in their token.
 pub const RECV_BIT: u64 = 1 << 63;
+
+/// How long a subnet may take to come up.
+const BRING_UP: Duration = Duration::from_secs(60);
 
 /// Whose queue pair a number is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +101,8 @@ impl Rig {
         for &ip in &plan.ips {
             let mut config = match plan.wire {
                 Wire::RoceV1 => HostConfig::roce_v1(ip),
-                Wire::RoceV2 | Wire::Iwarp | Wire::InfiniBand => HostConfig::new(ip),
+                Wire::InfiniBand => HostConfig::infiniband(ip),
+                Wire::RoceV2 | Wire::Iwarp => HostConfig::new(ip),
             };
             config.link = plan.link;
             config.udp_checksum = plan.udp_checksum;
@@ -108,6 +113,9 @@ impl Rig {
             std::fs::File::create(path)
                 .and_then(|file| world.capture(Box::new(std::io::BufWriter::new(file))))
                 .map_err(|e| violation!("capturing to {}: {e}", path.display()))?;
+        }
+        if !world.ib_up(BRING_UP) {
+            return Err(violation!("the subnet manager has not brought the subnet up within {BRING_UP:?}"));
         }
         let mut rig = Rig {
             dice,
@@ -150,7 +158,20 @@ impl Rig {
         let path = Path::new(self.plan.ips[from], self.plan.ips[to], everywire_verbs::DEFAULT_SOURCE_PORT);
         match self.plan.wire {
             Wire::RoceV1 => path.over(PathLink::Grh),
-            Wire::RoceV2 | Wire::Iwarp | Wire::InfiniBand => path,
+            Wire::RoceV2 | Wire::Iwarp => path,
+            Wire::InfiniBand => {
+                let [slid, dlid] = [from, to].map(|host| self.nodes[host].device.port().lid);
+                let route = LocalRoute { slid, dlid, grh: true, ..LocalRoute::default() };
+                Path { src: self.address(from), dst: self.address(to), ..path }.over(PathLink::Lrh(route))
+            }
+        }
+    }
+
+    /// What packets of a host say that it is: its address, or its GID.
+    pub fn address(&self, host: usize) -> IpAddr {
+        match self.plan.wire {
+            Wire::InfiniBand => self.nodes[host].device.gids()[0].ip,
+            _ => self.plan.ips[host],
         }
     }
 

@@ -41,6 +41,17 @@ fn seeds_pass_over_roce_v1() {
     }
 }
 
+/// The same work on an InfiniBand subnet that our own manager has brought up; not a credit is lost on the way.
+#[test]
+fn seeds_pass_over_infiniband() {
+    let options = Options { wire: Wire::InfiniBand, ..Options::default() };
+    for seed in 0..30 {
+        if let Err(failure) = run(seed, &options) {
+            panic!("{failure}");
+        }
+    }
+}
+
 #[test]
 fn a_seed_replays_to_the_last_bit_and_another_does_not() {
     for seed in [3, 17, 40] {

@@ -1,0 +1,224 @@
+//! The InfiniBand side of a world: two switches, a port for every InfiniBand host, and a subnet manager with a port of its own.
+//!
+//! Hosts sit on the switches in turn, so that packets of neighbours cross both. A port that has no room keeps its host's
+//! packets waiting, and nothing is ever lost for want of a buffer; killing a host leaves its port in the subnet, as when a
+//! machine's processes die. What a device is told of its port comes from the port's agent, as the subnet manager set it.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use everywire_fabric::ib::subnet_manager::{HostedSm, Sm, SmConfig};
+use everywire_fabric::ib::{
+    Event, HcaConfig, IbPort as Values, LinkId, LinkParams, NodeId, PortId, Subnet, SubnetOptions,
+    SwitchConfig,
+};
+use everywire_verbs::{Gid, Guid, IbPort};
+use everywire_wire::smp::codes::port_state;
+
+use crate::world::HostId;
+
+/// Ports of each switch.
+const SWITCH_PORTS: u8 = 36;
+/// Links between the two switches.
+const TRUNKS: u8 = 2;
+/// Node GUID of the first host's adapter; the others' follow.
+const FIRST_GUID: u64 = 0x0002_c903_0000_1000;
+/// From one GUID to the next.
+const GUID_STEP: u64 = 0x10;
+/// The subnet manager looks round when it is told that something changed, and besides so seldom that a world can be idle.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// A host's port.
+#[derive(Debug)]
+struct Attached {
+    host: HostId,
+    port: PortId,
+    link: LinkId,
+    /// Packets that the port had no room for.
+    waiting: VecDeque<Vec<u8>>,
+}
+
+/// What a host hears.
+pub(crate) enum News {
+    /// A packet, LRH to VCRC.
+    Packet(HostId, Vec<u8>),
+    /// New values of its port.
+    Port(HostId, IbPort),
+    /// Its port has room again.
+    Room(HostId),
+}
+
+/// The subnet.
+pub(crate) struct IbFabric {
+    pub subnet: Subnet,
+    manager: HostedSm,
+    switches: [NodeId; 2],
+    used: [u8; 2],
+    attached: Vec<Attached>,
+}
+
+impl IbFabric {
+    /// A subnet without hosts, whose manager begins to work at `now`.
+    pub fn new(now: Instant, seed: u64) -> IbFabric {
+        let options = SubnetOptions { audit: true, ..SubnetOptions::default() };
+        let mut subnet = Subnet::new(now, seed, options);
+        let made = "an empty subnet has room for two switches and a manager";
+        let mut switch = |n: u64| {
+            let config = SwitchConfig::new(Guid(FIRST_GUID - (n + 1) * GUID_STEP), SWITCH_PORTS, "switch");
+            subnet.add_switch(config).expect(made)
+        };
+        let switches = [switch(0), switch(1)];
+        for port in 1..=TRUNKS {
+            let [a, b] = switches.map(|node| PortId { node, port });
+            subnet.connect(a, b, LinkParams::DEFAULT).expect(made);
+        }
+        let guid = Guid(FIRST_GUID - 3 * GUID_STEP);
+        let node = subnet.add_hca(HcaConfig::new(guid, "manager")).expect(made);
+        let port = PortId { node, port: 1 };
+        let at = PortId { node: switches[0], port: TRUNKS + 1 };
+        subnet.connect(port, at, LinkParams::DEFAULT).expect(made);
+        let config = SmConfig { sweep_interval: SWEEP_INTERVAL, ..SmConfig::new(Guid(guid.0 + 1)) };
+        let manager = HostedSm::start(now, Sm::new(config, seed), port, &mut subnet);
+        IbFabric { subnet, manager, switches, used: [TRUNKS + 1, TRUNKS], attached: Vec::new() }
+    }
+
+    /// GUID of the port that a host gets.
+    pub fn port_guid(host: HostId) -> Guid {
+        Guid(FIRST_GUID + host.0 as u64 * GUID_STEP + 1)
+    }
+
+    /// Gives a host a port.
+    ///
+    /// # Panics
+    /// When the switches are full.
+    pub fn attach(&mut self, host: HostId, name: &str) {
+        let side = self.attached.len() % 2;
+        self.used[side] += 1;
+        assert!(self.used[side] <= SWITCH_PORTS, "the switches have no port for another host");
+        let guid = Guid(IbFabric::port_guid(host).0 - 1);
+        let made = "the GUID is new and the ports are free";
+        let node = self.subnet.add_hca(HcaConfig::new(guid, name)).expect(made);
+        let port = PortId { node, port: 1 };
+        let at = PortId { node: self.switches[side], port: self.used[side] };
+        let link = self.subnet.connect(port, at, LinkParams::DEFAULT).expect(made);
+        self.attached.push(Attached { host, port, link, waiting: VecDeque::new() });
+    }
+
+    fn of_host(&mut self, host: HostId) -> Option<&mut Attached> {
+        self.attached.iter_mut().find(|attached| attached.host == host)
+    }
+
+    fn of_port(&self, port: PortId) -> Option<HostId> {
+        self.attached.iter().find(|attached| attached.port == port).map(|attached| attached.host)
+    }
+
+    /// What a host's port has been told so far.
+    pub fn values(&mut self, host: HostId) -> Option<IbPort> {
+        let port = self.of_host(host)?.port;
+        self.subnet.port_values(port).map(|values| told(&values))
+    }
+
+    /// The GID of the host that has an IP address.
+    pub fn gid_of(&self, host: HostId) -> Gid {
+        Gid::link_local(IbFabric::port_guid(host))
+    }
+
+    /// Pulls a host's cable, or plugs it in again.
+    pub fn set_cut(&mut self, now: Instant, host: HostId, cut: bool) {
+        let Some(link) = self.of_host(host).map(|attached| attached.link) else { return };
+        let changed = if cut { self.subnet.link_down(now, link) } else { self.subnet.link_up(now, link) };
+        debug_assert!(changed.is_ok(), "the link was made with the port");
+    }
+
+    /// A host died: what it had not sent yet is gone.
+    pub fn forget(&mut self, host: HostId) {
+        if let Some(attached) = self.of_host(host) {
+            attached.waiting.clear();
+        }
+    }
+
+    /// Whether a host's port takes packets now.
+    pub fn has_room(&mut self, host: HostId) -> bool {
+        self.of_host(host).is_some_and(|attached| attached.waiting.is_empty())
+    }
+
+    /// Sends a packet of a host, or keeps it until there is room.
+    pub fn send(&mut self, now: Instant, host: HostId, packet: Vec<u8>) {
+        if let Some(attached) = self.of_host(host) {
+            attached.waiting.push_back(packet);
+        }
+        self.flush(now, host);
+    }
+
+    fn flush(&mut self, now: Instant, host: HostId) {
+        let Some(index) = self.attached.iter().position(|attached| attached.host == host) else { return };
+        while let Some(packet) = self.attached[index].waiting.pop_front() {
+            let port = self.attached[index].port;
+            let Err(refused) = self.subnet.send(now, port, packet) else { continue };
+            if matches!(refused.reason, everywire_fabric::ib::Refusal::Full(_)) {
+                self.attached[index].waiting.push_front(refused.packet.to_vec());
+                break;
+            }
+            // Nothing else is worth keeping: a port that is down, or a lane that does not exist.
+        }
+    }
+
+    /// The next thing that a host hears.
+    pub fn poll(&mut self, now: Instant) -> Option<News> {
+        self.manager.drive(now, &mut self.subnet);
+        while let Some(event) = self.subnet.poll(now) {
+            let taken = self.manager.handle_event(now, &event);
+            self.manager.drive(now, &mut self.subnet);
+            if taken {
+                continue;
+            }
+            match event {
+                Event::Deliver { port, packet, .. } => {
+                    if let Some(host) = self.of_port(port) {
+                        return Some(News::Packet(host, packet.to_vec()));
+                    }
+                }
+                Event::PortChanged { port, values } => {
+                    if let Some(host) = self.of_port(port) {
+                        return Some(News::Port(host, told(&values)));
+                    }
+                }
+                Event::Room { port, .. } => {
+                    if let Some(host) = self.of_port(port) {
+                        self.flush(now, host);
+                        return Some(News::Room(host));
+                    }
+                }
+                Event::Smp { .. } => {}
+            }
+        }
+        None
+    }
+
+    /// When to call [`IbFabric::poll`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.subnet.poll_timeout().into_iter().chain(self.manager.poll_timeout()).min()
+    }
+
+    /// The host that an address belongs to, by what hosts say of themselves.
+    pub fn resolve(&self, ip: IpAddr, names: &[(HostId, Vec<IpAddr>)]) -> Option<Gid> {
+        let host = names.iter().find(|(_, ips)| ips.contains(&ip))?.0;
+        self.attached.iter().any(|attached| attached.host == host).then(|| self.gid_of(host))
+    }
+}
+
+/// A port's values as its device is told them.
+fn told(values: &Values) -> IbPort {
+    IbPort {
+        active: values.state == port_state::ACTIVE,
+        lid: values.lid,
+        lmc: values.lmc,
+        sm_lid: values.sm_lid,
+        sm_sl: values.sm_sl,
+        gid_prefix: values.gid_prefix,
+        pkeys: values.pkeys.clone(),
+        mtu: values.mtu,
+        client_reregister: values.client_reregister,
+    }
+}
