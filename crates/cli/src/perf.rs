@@ -4,7 +4,7 @@
 //! sides agree on the test in the CM private data ([`hello`]). Results are payload only, in units of 10^9 bits.
 
 pub mod client;
-mod datagram;
+pub mod datagram;
 mod hello;
 mod idle;
 mod latency;

@@ -5,9 +5,10 @@
 //! bytes, big-endian: address (8), R_Key (4), size (4). The client ends by disconnecting.
 
 mod client;
+mod multicast;
 mod server;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use everywire_verbs::{
     Access, Completion, Cq, MemoryRegion, Pd, Qp, QpCaps, QpInit, QpType, RKey, RecvWr, Remote, SendOp,
@@ -39,6 +40,9 @@ pub struct Args {
     /// Serve instead: wait for clients on the device's address.
     #[arg(long, conflicts_with = "target")]
     listen: bool,
+    /// Ask the members of this group instead; with --listen, be one and answer.
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["target", "persistent"])]
+    multicast: Option<IpAddr>,
     /// Go on serving after a client left.
     #[arg(long, requires = "listen")]
     persistent: bool,
@@ -58,12 +62,15 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// The server: ADDRESS or ADDRESS:PORT ([v6]:PORT).
-    #[arg(required_unless_present = "listen")]
+    #[arg(required_unless_present_any = ["listen", "multicast"])]
     target: Option<PeerName>,
 }
 
 /// Serves, or pings.
 pub fn run(args: &Args) -> Result<(), CliError> {
+    if let Some(group) = args.multicast {
+        return multicast::run(args, group);
+    }
     match &args.target {
         Some(target) => client::run(args, target.socket_addr(args.port)),
         None => server::run(args),

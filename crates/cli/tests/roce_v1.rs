@@ -12,9 +12,9 @@ use common::Scratch;
 struct Pair([String; 2]);
 
 impl Pair {
-    fn new() -> Option<Pair> {
+    fn new(tag: &str) -> Option<Pair> {
         let pid = std::process::id();
-        let (a, b) = (format!("ewcli-a{pid}"), format!("ewcli-b{pid}"));
+        let (a, b) = (format!("ewcli-{tag}a{pid}"), format!("ewcli-{tag}b{pid}"));
         let script = format!(
             "set -e; ip netns add {a}; ip netns add {b}
              ip -n {a} link add eth0 type veth peer name eth0 netns {b}
@@ -54,7 +54,7 @@ impl Drop for Pair {
 
 #[test]
 fn ping_and_its_capture() {
-    let Some(pair) = Pair::new() else { return };
+    let Some(pair) = Pair::new("p") else { return };
     let scratch = Scratch::new("rocev1");
     let capture = scratch.file("rocev1.pcapng");
     let device = "rocev1:eth0/10.97.0.1,vlan=7,priority=3";
@@ -101,5 +101,34 @@ fn ping_and_its_capture() {
     match tshark {
         Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), ""),
         Err(e) => everywire_testkit::skipped(format_args!("tshark: {e}")),
+    }
+}
+
+/// A member answers whoever asks the group, by frames of RoCE v1 and by UDP.
+#[test]
+fn a_group_is_asked_for_its_members() {
+    let Some(pair) = Pair::new("m") else { return };
+    for (wire, mgid) in [("rocev1:eth0/", "ff0e::ffff:efc0:7"), ("rocev2:", "::ffff:239.192.0.7")] {
+        let [member, asker] = [1, 2].map(|n| format!("{wire}10.97.0.{n}"));
+        let group = ["ping", "--multicast", "239.192.0.7", "--device"];
+        let mut server = pair
+            .everywire(0, &[&group[..], &[&member, "--listen"]].concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let ask = [&group[..], &[&asker, "--json", "-C", "3", "--interval", "20"]].concat();
+        let mut said = serde_json::Value::Null;
+        for _ in 0..20 {
+            let output = pair.everywire(1, &ask).output().unwrap();
+            if output.status.success() {
+                said = serde_json::from_slice(&output.stdout).unwrap();
+                break;
+            }
+        }
+        let _ = server.kill();
+        let _ = server.wait();
+        assert_eq!(said["members"], serde_json::json!(["10.97.0.1"]), "{wire}: {said}");
+        assert_eq!((&said["mgid"], &said["sent"], &said["answers"]), (&mgid.into(), &3.into(), &3.into()));
     }
 }

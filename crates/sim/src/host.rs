@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use everywire_fabric::network::{LinkId, PortId};
 use everywire_verbs::{
@@ -21,6 +21,9 @@ use crate::ib::{IbFabric, News};
 use crate::nic::{Accepted, Nic, Outgoing};
 use crate::tcp::Stack;
 use crate::world::{HostConfig, HostId};
+
+/// How soon a device is called again whose port has no room.
+const NO_ROOM: Duration = Duration::from_micros(10);
 
 /// Notes that the device has work; the world looks at it before time moves.
 #[derive(Debug, Default)]
@@ -258,7 +261,9 @@ impl Host {
                 break;
             }
         }
-        self.timeout = drive.poll_timeout();
+        // Without room nothing leaves, and so what is due stays due: it is looked at again later.
+        let least = if fabric.has_room(self.id) { now } else { now + NO_ROOM };
+        self.timeout = drive.poll_timeout().map(|at| at.max(least));
         sent
     }
 

@@ -49,8 +49,9 @@ pub use ah::{Ah, AhAttr};
 pub use cm_id::{
     ACCEPT_PRIVATE_DATA, Accepting, CONNECT_PRIVATE_DATA, Closed, CmError, CmErrorKind, CmStep, ConnParam,
     ConnectOptions, ConnectRequest, Connecting, Connection, DatagramService, DisconnectReason,
-    IWARP_PRIVATE_DATA, ListenOptions, Listener, NextRequest, NextResolve, REJECT_PRIVATE_DATA,
-    RESOLVE_PRIVATE_DATA, RESOLVED_PRIVATE_DATA, ResolveOptions, ResolveRequest, Rested, UdListener,
+    IWARP_PRIVATE_DATA, ListenOptions, Listener, MULTICAST_QKEY, Multicast, MulticastOptions, NextRequest,
+    NextResolve, REJECT_PRIVATE_DATA, RESOLVE_PRIVATE_DATA, RESOLVED_PRIVATE_DATA, ResolveOptions,
+    ResolveRequest, Rested, UdListener,
 };
 pub use config::{
     AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, GidType, IcrcCheck,

@@ -99,6 +99,14 @@ impl Path {
         self
     }
 
+    /// What the LRH needs, on InfiniBand.
+    pub fn local_route(&self) -> Option<&LocalRoute> {
+        match &self.link {
+            PathLink::Lrh(route) => Some(route),
+            PathLink::Udp | PathLink::Grh => None,
+        }
+    }
+
     /// Whether both addresses are IPv4.
     pub fn is_v4(&self) -> bool {
         self.src.is_ipv4() && self.dst.is_ipv4()
