@@ -11,6 +11,7 @@ use everywire_wire::lrh::Lrh;
 use everywire_wire::mad::{MadHeader, RmppHeader};
 use everywire_wire::mpa::{self, Enhanced, Fpdu, StartFrame, StartKind};
 use everywire_wire::notice;
+use everywire_wire::perf::{PerfMad, PortCounters, PortCountersExtended};
 use everywire_wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest, Terminate};
 use everywire_wire::sa::{self, Record, SaMad};
 use everywire_wire::smp::{self, Smp};
@@ -97,6 +98,12 @@ fn ib_packets() -> Vec<Vec<u8>> {
     };
     captures::roce_payloads().into_iter().map(framed).collect()
 }
+
+target!(perf, mads(), |bytes| {
+    re_emits!(bytes, PerfMad);
+    re_emits!(bytes, PortCounters);
+    re_emits!(bytes, PortCountersExtended);
+});
 
 target!(lrh, ib_packets(), |bytes| re_emits!(bytes, Lrh));
 target!(ib_packet, ib_packets(), |bytes| {
@@ -233,6 +240,7 @@ target!(notices, from(64, subnet_mads()), |bytes| {
     re_emits!(bytes, notice::TrapSystemImage);
     re_emits!(bytes, notice::TrapMKey);
     re_emits!(bytes, notice::TrapKey);
+    re_emits!(bytes, notice::TrapSwitchKey);
 });
 
 target!(sa_mad, subnet_mads(), |bytes| {

@@ -1,9 +1,10 @@
 //! How many hops a second one core forwards: a fat tree of 16 hosts under all-to-all RC WRITE traffic of 4 KiB packets.
 //!
-//! A hop is a switch looking a packet up, queueing it, and sending it with credits and lane arbitration. The frames are whole
-//! (LRH to VCRC, right ICRC and VCRC, 4,138 bytes); a hop rewrites the lane and corrects the VCRC without reading the payload,
-//! and does not copy it. `--vcrc ends` (the default) sums each packet once, at the first receiver; `every-hop` at each;
-//! `trusted` at none. Usage: `cargo run --release -p everywire-fabric --example hops -- [SECONDS] [--vcrc WHEN] [--audit]
+//! A hop is a switch looking a packet up, putting it on another lane, queueing it, and sending it with credits and lane
+//! arbitration. The frames are whole (LRH to VCRC, right ICRC and VCRC, 4,138 bytes); a change of lane corrects the VCRC
+//! without reading the payload. A packet is copied once, at delivery, as its sender here keeps its own. `--vcrc ends` (the
+//! default) sums each packet once, at the first receiver; `every-hop` at each; `trusted` at none. Time is the thread's own.
+//! Usage: `cargo run --release -p everywire-fabric --example hops -- [SECONDS] [--vcrc WHEN] [--audit]
 //! [--at-least MILLIONS]`.
 
 #[path = "../tests/ib/manager.rs"]
@@ -20,6 +21,8 @@ use everywire_fabric::ib::subnet_manager::routing::RoutingEngine;
 use everywire_fabric::ib::topology::Topology;
 use everywire_fabric::ib::{Event, LinkParams, Subnet, SubnetOptions, VcrcCheck};
 
+use everywire_wire::smp::{SlToVl, attribute};
+use everywire_wire::vcrc::check_packet;
 use traffic::{port, write_packet};
 
 /// Hosts of the tree.
@@ -28,6 +31,9 @@ const HOSTS: usize = 16;
 const PAYLOAD: usize = 4096;
 /// Packets that a host has ready for each other host.
 const READY: u32 = 4;
+
+/// One delivered packet of so many is summed again.
+const SAMPLE: u64 = 1024;
 
 struct Host {
     node: usize,
@@ -52,7 +58,8 @@ fn main() {
     let options = SubnetOptions { vcrc, audit, ..SubnetOptions::default() };
     let mut subnet = Subnet::of_shape(base, 1, options, &shape, LinkParams::DEFAULT).expect("a subnet");
     let engine = RoutingEngine::FatTree { roots: Vec::new() };
-    let (manager, graph, _) = manager::bring_up(&mut subnet, &shape, &engine, base);
+    let (mut manager, graph, _) = manager::bring_up(&mut subnet, &shape, &engine, base);
+    change_lanes(&mut manager, &mut subnet, &shape);
     let lids: Vec<_> = graph.endports.iter().map(|endport| endport.lid).collect();
     let mut hosts: Vec<Host> = shape.hosts().enumerate().map(|(n, node)| host(n, node, &lids)).collect();
     let (before, mut delivered, mut by_hops) = (subnet.forwarded(), 0u64, 0u64);
@@ -65,6 +72,9 @@ fn main() {
             while let Some(event) = subnet.poll(now) {
                 if let Event::Deliver { packet, hops, .. } = event {
                     assert_eq!(packet.len(), 4138);
+                    if delivered.is_multiple_of(SAMPLE) {
+                        check_packet(&packet).expect("the VCRC of its last lane");
+                    }
                     delivered += 1;
                     by_hops += u64::from(hops);
                 }
@@ -90,6 +100,20 @@ fn main() {
     if millions < least {
         eprintln!("that is less than {least} million");
         std::process::exit(1);
+    }
+}
+
+/// Every service level leaves a switch on a lane of its output port's, so that nearly every hop changes the lane.
+fn change_lanes(manager: &mut manager::Manager, subnet: &mut Subnet, shape: &Topology) {
+    let host = shape.hosts().next().expect("a host");
+    for (node, path) in manager::routes(shape, host) {
+        let ports = if shape.nodes[node].is_switch { shape.nodes[node].ports } else { 0 };
+        for (input, output) in (0..=ports).flat_map(|input| (1..=ports).map(move |output| (input, output))) {
+            let mut data = [0; 64];
+            SlToVl::new([output % LinkParams::DEFAULT.vls; 16]).emit(&mut data);
+            let modifier = u32::from(input) << 8 | u32::from(output);
+            manager.set(subnet, attribute::SL_TO_VL, modifier, &path, &data);
+        }
     }
 }
 

@@ -230,6 +230,48 @@ layout! {
 }
 
 layout! {
+    /// Details of trap 259.
+    TrapSwitchKey, 51 bytes {
+        /// Which of the fields say something; see [`switch_key`].
+        data_valid: u16, 0, 0..16;
+        /// Sender.
+        lid1: Lid, 2, 0..16;
+        /// Receiver.
+        lid2: Lid, 4, 0..16;
+        /// The wrong P_Key.
+        pkey: crate::PKey, 6, 0..16;
+        /// Service level of the packet.
+        sl: u8, 8, 0..4;
+        /// Reserved.
+        reserved: u8, 8, 4..8;
+        /// Sender's queue pair.
+        qp1: crate::Qpn, 9, 0..24;
+        /// Reserved.
+        reserved2: u8, 12, 0..8;
+        /// Receiver's queue pair.
+        qp2: crate::Qpn, 13, 0..24;
+        /// Sender.
+        gid1: Gid, 16, 0..128;
+        /// Receiver.
+        gid2: Gid, 32, 0..128;
+        /// The switch.
+        switch_lid: Lid, 48, 0..16;
+        /// Its port.
+        port: u8, 50, 0..8;
+    }
+}
+
+/// Bits of trap 259's DataValid.
+pub mod switch_key {
+    /// LIDs, P_Key and service level.
+    pub const ADDRESSES: u16 = 0x000f;
+    /// The sender's queue pair, which only datagrams tell.
+    pub const QP1: u16 = 0x0010;
+    /// The receiver's queue pair.
+    pub const QP2: u16 = 0x0020;
+}
+
+layout! {
     /// Subscription to notices (IBTA §13.4.8.3).
     InformInfo, 36 bytes {
         /// Only notices about this port; zero for a LID range.
@@ -281,7 +323,7 @@ mod tests {
             };
         }
         check!(Notice, Report, TrapGid, TrapLinkState, TrapPort, TrapCapabilities, TrapSystemImage, TrapMKey);
-        check!(TrapKey, InformInfo);
+        check!(TrapKey, TrapSwitchKey, InformInfo);
     }
 
     #[test]

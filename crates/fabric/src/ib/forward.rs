@@ -77,10 +77,12 @@ impl Subnet {
                 self.transmit(now, out);
             }
             Err(refused) => {
-                let counters = &mut self.ports[out as usize].counters;
                 match refused {
-                    Refused::Discard => counters.xmit_discards += 1,
-                    Refused::Constraint => counters.xmit_constraint_errors += 1,
+                    Refused::Discard => self.ports[out as usize].counters.xmit_discards += 1,
+                    Refused::Constraint => {
+                        self.ports[out as usize].counters.xmit_constraint_errors += 1;
+                        self.pkey_violation(now, out, id);
+                    }
                 }
                 self.discard(now, id);
             }

@@ -8,6 +8,7 @@ use everywire_fabric::ib::{
     Event, HcaConfig, IbPort, LinkId, LinkParams, NodeId, PortId, Refusal, Subnet, SubnetOptions,
     SwitchConfig, TopologyError,
 };
+use everywire_wire::notice::{Notice, TrapSwitchKey, trap};
 use everywire_wire::smp::{
     MulticastForwardingTable, PKeyTable, PortInfo, SlToVl, SwitchInfo, VlArbitration, attribute,
 };
@@ -97,6 +98,7 @@ fn switches_enforce_partitions_on_the_way_in_and_out() {
     keys.keys[0] = PKey(0x8001);
     let data = emitted(|out| keys.emit(out));
     manager.set(&mut subnet, attribute::PKEY_TABLE, 3 << 16, &[1], &data);
+    let heard = std::cell::Cell::new(Vec::new());
     let send = |subnet: &mut Subnet, manager: &mut Manager, inbound: bool, outbound: bool| {
         let changed = manager.change_port(subnet, &[1], 3, |info| {
             (info.partition_enforcement_inbound, info.partition_enforcement_outbound) = (inbound, outbound);
@@ -104,7 +106,20 @@ fn switches_enforce_partitions_on_the_way_in_and_out() {
         assert_eq!(changed.partition_enforcement_inbound, inbound);
         subnet.send(manager.now, manager.port, write_packet(own, other, 0, 0, 64)).unwrap();
         subnet.send(manager.now, port(4), write_packet(other, own, 0, 0, 64)).unwrap();
-        settle(subnet, &mut manager.now).iter().map(|(port, _)| port.node.0).collect::<Vec<_>>()
+        let mut delivered = Vec::new();
+        while let Some(at) = subnet.poll_timeout() {
+            manager.now = at;
+            while let Some(event) = subnet.poll(at) {
+                match event {
+                    Event::Deliver { port, .. } => delivered.push(port.node.0),
+                    Event::Smp { mad, .. } => {
+                        heard.set([heard.take(), vec![mad]].concat());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        delivered
     };
     assert_eq!(send(&mut subnet, &mut manager, false, false), [4, 3]);
     assert_eq!(send(&mut subnet, &mut manager, true, false), [3], "the default partition may not come in");
@@ -112,7 +127,16 @@ fn switches_enforce_partitions_on_the_way_in_and_out() {
     let c = subnet.counters(PortId { node: NodeId(0), port: 3 }).unwrap();
     assert_eq!((c.rcv_constraint_errors, c.xmit_constraint_errors), (1, 1));
     let info = PortInfo::parse(&manager.get(&mut subnet, attribute::PORT_INFO, 3, &[1])).unwrap();
-    assert_eq!(info.p_key_violations, 1);
+    assert_eq!(info.p_key_violations, 2);
+    // The manager has heard of both, again and again: it represses none here.
+    let traps: Vec<Notice> = heard.take().iter().map(|mad| Notice::parse(&mad[64..]).unwrap()).collect();
+    let details: Vec<_> = traps.iter().map(|t| TrapSwitchKey::parse(&t.details).unwrap()).collect();
+    for (lid1, lid2) in [(own, other), (other, own)] {
+        let found = details.iter().find(|d| (d.lid1, d.lid2) == (lid1, lid2)).expect("a trap");
+        assert_eq!((found.pkey, found.switch_lid, found.port), (PKey::DEFAULT, graph.switches[0].lid, 3));
+        assert_eq!((found.data_valid, found.qp2), (0x2f, everywire_wire::Qpn::new(0x48)));
+    }
+    assert!(traps.iter().all(|t| t.trap_number == trap::SWITCH_BAD_P_KEY));
     // Limited members of a partition reach its full ones (IBTA §10.9.3); management is free of it all.
     keys.keys[1] = PKey(0x7fff);
     manager.set(&mut subnet, attribute::PKEY_TABLE, 3 << 16, &[1], &emitted(|out| keys.emit(out)));

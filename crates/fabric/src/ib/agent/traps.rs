@@ -7,9 +7,11 @@
 use std::collections::VecDeque;
 
 use everywire_wire::mad::method;
-use everywire_wire::notice::{Notice, TrapCapabilities, TrapKey, TrapLinkState, TrapPort, kind, trap};
+use everywire_wire::notice::{
+    Notice, TrapCapabilities, TrapLinkState, TrapPort, TrapSwitchKey, kind, switch_key, trap,
+};
 use everywire_wire::smp::{Smp, attribute};
-use everywire_wire::{Bth, Deth, Gid, Qpn};
+use everywire_wire::{Bth, Deth, Qpn};
 
 use crate::clock::SimTime;
 use crate::ib::events::Next;
@@ -170,16 +172,18 @@ impl Subnet {
         let after = packet.after_link_headers().and_then(|bytes| bytes.get(Bth::LEN..));
         let is_datagram = bth.opcode.0 >> 5 == 3;
         let source = after.filter(|_| is_datagram).and_then(|bytes| Deth::parse(bytes).ok());
-        let details = TrapKey {
+        let qp1 = if source.is_some() { switch_key::QP1 } else { 0 };
+        let details = TrapSwitchKey {
+            data_valid: switch_key::ADDRESSES | switch_key::QP2 | qp1,
             lid1: packet.lrh.slid,
             lid2: packet.lrh.dlid,
-            key: bth.pkey.0.into(),
+            pkey: bth.pkey,
             sl: packet.lrh.sl,
             qp1: source.map_or(Qpn::new(0), |deth| deth.src_qp),
             qp2: bth.dest_qp,
-            gid1: Gid::ZERO,
-            gid2: Gid::ZERO,
-            ..TrapKey::default()
+            switch_lid: lid,
+            port: self.ports[index as usize].number,
+            ..TrapSwitchKey::default()
         };
         let mut notice = Notice::generic(kind::SECURITY, self.producer(index), trap::SWITCH_BAD_P_KEY, lid);
         details.emit(&mut notice.details);
