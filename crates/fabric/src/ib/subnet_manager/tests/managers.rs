@@ -57,3 +57,39 @@ fn of_equals_the_lower_guid_is_master() {
     bench.run(Duration::from_secs(60));
     assert_eq!(states(&bench), [SmState::Standby, SmState::Master, SmState::Standby]);
 }
+
+/// What each state makes of each order, and whether the order is refused (IBTA §14.4.1, table of transitions).
+#[test]
+fn every_order_in_every_state() {
+    use everywire_wire::mad::method::SET;
+    use everywire_wire::smp::SmInfo;
+    use everywire_wire::smp::codes::sm_control::{ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY};
+    const STATES: [SmState; 4] =
+        [SmState::NotActive, SmState::Discovering, SmState::Standby, SmState::Master];
+    let order = |state: SmState, control: u32| {
+        let now = Instant::now();
+        let mut sm = Sm::new(SmConfig::new(Guid(7)), 1);
+        sm.state = state;
+        let mut smp = Smp::lid_routed(SET, attribute::SM_INFO, control, 3);
+        SmInfo { guid: Guid(9), ..SmInfo::default() }.emit(&mut smp.data);
+        sm.handle_mad(now, SmMad { address: Address::Smi(Lid(5)), mad: smp.to_mad() });
+        let answer = sm.poll_transmit(now).unwrap();
+        let reply = Smp::from_mad(&answer.mad).unwrap();
+        assert_eq!((answer.address, reply.header.transaction_id), (Address::Smi(Lid(5)), 3));
+        assert_eq!(SmInfo::parse(&reply.data).unwrap().state, sm.state().code());
+        (reply.status() == 0).then_some(sm.state())
+    };
+    let table = [
+        (HANDOVER, [None, None, Some(SmState::Master), Some(SmState::Master)]),
+        (ACKNOWLEDGE, [None, None, None, Some(SmState::Standby)]),
+        (DISABLE, [None, None, Some(SmState::NotActive), None]),
+        (STANDBY, [Some(SmState::Standby), None, None, None]),
+        (DISCOVER, [None, None, Some(SmState::Discovering), None]),
+        (6, [None; 4]),
+    ];
+    for (control, outcomes) in table {
+        for (state, outcome) in STATES.into_iter().zip(outcomes) {
+            assert_eq!(order(state, control), outcome, "order {control} in {state:?}");
+        }
+    }
+}
