@@ -148,10 +148,7 @@ impl Bench {
 
     /// The host's device, as `--device` names it.
     pub fn device(&self) -> String {
-        match self.wire {
-            Wire::RoceV2 => format!("rocev2:{}", self.host_address()),
-            Wire::Iwarp(_) => format!("iwarp:{}", self.host_address()),
-        }
+        self.wire.device(self.host_address())
     }
 
     /// The same on raw Ethernet: frames of our own on the bridge.
@@ -279,12 +276,17 @@ impl Bench {
         if found.bad_crcs > 0 {
             findings.push(format!("tshark calls {} CRCs bad in {}", found.bad_crcs, file.display()));
         }
-        if siw.asks_crc() && found.good_crcs != found.fpdus() {
+        let with_crc = if siw.asks_crc() { found.fpdus() } else { 0 };
+        if found.good_crcs != with_crc {
             findings.push(format!(
-                "{} of {} FPDUs have a CRC, and the guest asked for it",
+                "{} of {} FPDUs have a CRC, not {with_crc}",
                 found.good_crcs,
                 found.fpdus()
             ));
+        }
+        if siw.peer_to_peer() != (found.peer_to_peer > 0) {
+            findings
+                .push(format!("{} of {} MPA frames ask for peer to peer", found.peer_to_peer, found.starts));
         }
         Ok(found.fpdus())
     }

@@ -18,6 +18,8 @@ const OPTIONS: [&str; 4] = ["-o", "tcp.reassemble_out_of_order:TRUE", "-o", "tcp
 pub struct Found {
     /// MPA requests and replies.
     pub starts: usize,
+    /// Those with the peer-to-peer flag: the first bit of what RFC 6581 §4 puts before the private data.
+    pub peer_to_peer: usize,
     /// FPDUs by RDMAP opcode.
     pub opcodes: BTreeMap<u8, usize>,
     /// Whose CRC is right, and whose is not.
@@ -42,6 +44,8 @@ impl Found {
             self.malformed.push(format!("frame {} {line}", self.frame));
         } else if line.starts_with("Request frame header") || line.starts_with("Reply frame header") {
             self.starts += 1;
+        } else if let Some(data) = line.strip_prefix("Private data: ") {
+            self.peer_to_peer += usize::from(data.starts_with(|c: char| c >= '8'));
         } else if line.contains("= OpCode: ") {
             let code = line.rsplit_once("(0x").and_then(|(_, code)| code.strip_suffix(')'));
             let code = code.and_then(|c| u8::from_str_radix(c, 16).ok());
@@ -80,6 +84,8 @@ Frame 4: 90 bytes on wire (720 bits), 90 bytes captured (720 bits)
 iWARP Marker Protocol data unit Aligned framing
     Request frame header
         .1.. .... = CRC flag: True
+        Private data length: 4 bytes
+        Private data: 8001c001
     FPDU
         CRC check: 0xf4f8996e (Good CRC32)
             .... 0011 = OpCode: Send (0x3)
@@ -98,7 +104,10 @@ iWARP Marker Protocol data unit Aligned framing
         let opcodes = BTreeMap::from([(1, 1), (3, 2)]);
         let malformed = vec!["frame 4 [Malformed Packet: MPA]".to_owned()];
         let frame = "4".into();
-        assert_eq!(found, Found { starts: 1, opcodes, good_crcs: 1, bad_crcs: 1, malformed, frame });
+        assert_eq!(
+            found,
+            Found { starts: 1, peer_to_peer: 1, opcodes, good_crcs: 1, bad_crcs: 1, malformed, frame }
+        );
         assert_eq!(found.fpdus(), 3);
     }
 }

@@ -38,6 +38,22 @@ impl Siw {
         matches!(self, Siw::Crc | Siw::P2pCrc)
     }
 
+    /// Whether it opens connections peer to peer.
+    pub fn peer_to_peer(self) -> bool {
+        matches!(self, Siw::P2p | Siw::P2pCrc)
+    }
+
+    /// What our device asks for beside it, so that what the variant is without is off on the wire and what it is with is on
+    /// whoever connects. The two peer-to-peer ones ask for one RTR each of those that siw knows.
+    fn ours(self) -> &'static str {
+        match self {
+            Siw::Plain => ",crc=off",
+            Siw::Crc => "",
+            Siw::P2p => ",crc=off,rtr=write",
+            Siw::P2pCrc => ",rtr=read",
+        }
+    }
+
     /// The module's file name, without `.ko`.
     pub fn name(self) -> &'static str {
         match self {
@@ -55,6 +71,14 @@ impl Wire {
         match self {
             Wire::RoceV2 => "bash /lab/wire.sh rxe".into(),
             Wire::Iwarp(siw) => format!("bash /lab/wire.sh siw {}", siw.name()),
+        }
+    }
+
+    /// Our device on it at that address, as `--device` names it.
+    pub fn device(self, address: std::net::IpAddr) -> String {
+        match self {
+            Wire::RoceV2 => format!("rocev2:{address}"),
+            Wire::Iwarp(siw) => format!("iwarp:{address}{}", siw.ours()),
         }
     }
 

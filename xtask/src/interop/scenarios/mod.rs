@@ -11,6 +11,7 @@ use super::lab::Family;
 use super::wire::{Siw, Wire};
 
 /// One case in one variant.
+#[derive(Clone)]
 pub struct Case {
     pub name: String,
     pub about: &'static str,
@@ -93,6 +94,36 @@ impl Case {
     fn in_sample(self) -> Case {
         Case { sample: true, ..self }
     }
+}
+
+/// IPv4 and IPv6 at Ethernet's MTU and with jumbo frames.
+const EVERY_LINK: [(Family, u32); 4] =
+    [(Family::V4, 1500), (Family::V6, 1500), (Family::V4, 9000), (Family::V6, 9000)];
+
+/// The smallest and the largest segments, each in one family.
+const TWO_LINKS: [(Family, u32); 2] = [(Family::V4, 1500), (Family::V6, 9000)];
+
+/// Of the cases over iWARP those in the sample: every subject, and every siw.
+const SIW_SAMPLE: [&str; 8] = [
+    "siw-ping-client",
+    "siw-crc-ping-server-v6",
+    "siw-p2p-ping-server-9000",
+    "siw-p2p-crc-ping-client-v6-9000",
+    "siw-p2p-nvme-initiator-v6-9000",
+    "siw-crc-nvme-target-files",
+    "siw-nvme-target-fio-v6-9000",
+    "siw-p2p-crc-nvme-target-kill",
+];
+
+/// A case over iWARP with every siw, on each of these links.
+fn over_siw(case: &Case, links: &[(Family, u32)]) -> Vec<Case> {
+    let on = |siw, &(family, mtu): &(Family, u32)| {
+        let case = case.clone().siw(siw);
+        let case = if family == Family::V6 { case.v6() } else { case };
+        let case = if mtu > 1500 { case.jumbo() } else { case };
+        if SIW_SAMPLE.contains(&&*case.name) { case.in_sample() } else { Case { sample: false, ..case } }
+    };
+    Siw::ALL.into_iter().flat_map(|siw| links.iter().map(move |link| on(siw, link))).collect()
 }
 
 /// Every case, in the order they run.

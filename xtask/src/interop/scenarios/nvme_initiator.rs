@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Case;
+use super::{Case, TWO_LINKS, over_siw};
 use crate::interop::bench::Bench;
 
 const NQN: &str = "nqn.2026-01.lab:disk";
@@ -12,7 +12,8 @@ pub fn cases() -> Vec<Case> {
     let io = || {
         Case::new("nvme-initiator", "everywire nvme on Linux's nvmet-rdma, bytes checked in the guest", io)
     };
-    vec![io().in_sample(), io().v6().jumbo().in_sample(), io().v6(), io().jumbo(), io().lossy()]
+    let roce = vec![io().in_sample(), io().v6().jumbo().in_sample(), io().v6(), io().jumbo(), io().lossy()];
+    roce.into_iter().chain(over_siw(&io(), &TWO_LINKS)).collect()
 }
 
 fn io(bench: &mut Bench) -> Result<(), String> {

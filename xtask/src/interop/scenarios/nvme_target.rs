@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::Case;
+use super::{Case, TWO_LINKS, over_siw};
 use crate::interop::bench::Bench;
 use crate::interop::lab::Background;
+use crate::interop::wire::Siw;
 
 const NQN: &str = "nqn.2026-01.lab:ours";
 const LIMIT: Duration = Duration::from_secs(300);
@@ -38,7 +39,7 @@ pub fn cases() -> Vec<Case> {
         "fio as above, host as it is by default: it may reconnect, and nothing is lost",
         fio_short,
     );
-    vec![
+    let roce = vec![
         files().in_sample(),
         short().v6().jumbo().in_sample(),
         kill().in_sample(),
@@ -59,7 +60,11 @@ pub fn cases() -> Vec<Case> {
         kill().v6().jumbo(),
         kill().lossy(),
         registering.lossy().registering().reconnecting(),
-    ]
+    ];
+    // TCP's own errors do not trip siw, so that its host is as it is by default where packets are lost too.
+    let lossy = short().siw(Siw::Crc).lossy().registering();
+    let siw = [files(), short(), kill()].into_iter().flat_map(|case| over_siw(&case, &TWO_LINKS));
+    roce.into_iter().chain(siw).chain([lossy]).collect()
 }
 
 /// Our target on a backend, once it answers discovery.

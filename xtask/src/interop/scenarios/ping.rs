@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Case;
+use super::{Case, EVERY_LINK, over_siw};
 use crate::interop::bench::Bench;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -14,7 +14,7 @@ pub fn cases() -> Vec<Case> {
     let server = || Case::new("ping-server", "Linux's rping as the client of everywire ping", server);
     let raw_client = || Case::new("ping-raw-client", "ping-client on raw Ethernet", raw_client);
     let raw_server = || Case::new("ping-raw-server", "ping-server on raw Ethernet", raw_server);
-    vec![
+    let roce = vec![
         client().in_sample(),
         client().v6().in_sample(),
         server().in_sample(),
@@ -23,7 +23,9 @@ pub fn cases() -> Vec<Case> {
         raw_client().v6(),
         raw_server(),
         raw_server().v6().in_sample(),
-    ]
+    ];
+    let siw = [client(), server()].into_iter().flat_map(|case| over_siw(&case, &EVERY_LINK));
+    roce.into_iter().chain(siw).collect()
 }
 
 fn client(bench: &mut Bench) -> Result<(), String> {
@@ -63,7 +65,7 @@ fn client_on(bench: &mut Bench, device: &str) -> Result<(), String> {
             };
         }
         last = output;
-        if !last.contains("invalid service ID") {
+        if !["invalid service ID", "refused"].iter().any(|early| last.contains(early)) {
             break;
         }
         std::thread::sleep(Duration::from_millis(300));
@@ -73,7 +75,8 @@ fn client_on(bench: &mut Bench, device: &str) -> Result<(), String> {
 
 fn server_on(bench: &mut Bench, device: &str) -> Result<(), String> {
     let address = bench.host_address();
-    let ping = bench.everywire("ping", &["ping", "--device", device, "--count", ROUNDS, "--listen"])?;
+    let mut ping = bench.everywire("ping", &["ping", "--device", device, "--count", ROUNDS, "--listen"])?;
+    ping.wait_for("listening", LIMIT)?;
     let client = format!("timeout 60 rping -c -a {address} -C {ROUNDS} -V");
     let outcome = bench.a.ok_within(&client, LIMIT);
     let (code, output) = ping.end(if outcome.is_ok() { LIMIT } else { Duration::ZERO });
