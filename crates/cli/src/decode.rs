@@ -1,13 +1,16 @@
 //! `everywire decode FILE`: a line or a JSON object a packet.
 //!
-//! Takes captures of any program, not only ours: pcap and pcapng with Ethernet frames. What is not RoCE is counted, not shown
-//! (all with `--all`). Exits with 1 when the file can't be read; a packet with a bad ICRC is shown as such and counted.
+//! Takes captures of any program, not only ours: pcap and pcapng with Ethernet frames. What is neither RoCE nor iWARP is counted,
+//! not shown (all with `--all`). Exits with 1 when the file can't be read; a packet with a bad ICRC, or an FPDU with a bad CRC, is
+//! shown as such and counted.
 
 mod cm;
 #[cfg(test)]
 mod fuzz;
+mod iwarp;
 mod packet;
 mod reader;
+mod tcp;
 mod upper;
 
 use std::io::Write;
@@ -25,7 +28,7 @@ pub struct Args {
     /// One JSON object a packet instead of a line.
     #[arg(long)]
     json: bool,
-    /// Show frames that are not RoCE too.
+    /// Show frames that are neither RoCE nor iWARP too.
     #[arg(long)]
     all: bool,
     /// The capture: pcap or pcapng, Ethernet; `-` is standard input.
@@ -37,6 +40,9 @@ pub struct Args {
 struct Totals {
     frames: u64,
     roce: u64,
+    /// MPA start frames and FPDUs.
+    iwarp: u64,
+    /// ICRCs, and CRCs of iWARP.
     bad_icrc: u64,
     malformed: u64,
     cut: u64,
@@ -45,7 +51,7 @@ struct Totals {
 /// Prints every packet of the file.
 pub fn run(args: &Args) -> Result<(), CliError> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut flows = upper::Flows::default();
+    let mut known = Known::default();
     let mut totals = Totals::default();
     let mut first_ns = None;
     reader::for_each(&args.file, |frame| {
@@ -60,7 +66,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
             object.insert("error".into(), json!(format!("only {} bytes captured", frame.bytes.len())));
             true
         } else {
-            describe(&frame.bytes, &mut flows, &mut totals, &mut object)
+            describe(&frame.bytes, &mut known, &mut totals, &mut object)
         };
         if !(shown || args.all) {
             return Ok(());
@@ -75,22 +81,30 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     out.flush().map_err(error::stdout)?;
     if !args.json {
         eprintln!(
-            "{} frames, {} RoCE, {} with a bad ICRC, {} malformed, {} cut short",
-            totals.frames, totals.roce, totals.bad_icrc, totals.malformed, totals.cut
+            "{} frames, {} RoCE, {} iWARP, {} with a bad ICRC, {} malformed, {} cut short",
+            totals.frames, totals.roce, totals.iwarp, totals.bad_icrc, totals.malformed, totals.cut
         );
     }
     Ok(())
 }
 
-/// Describes one frame; whether it is RoCE.
-fn describe(
-    bytes: &[u8],
-    flows: &mut upper::Flows,
-    totals: &mut Totals,
-    object: &mut Map<String, Value>,
-) -> bool {
-    match packet::describe(bytes, flows, object) {
-        packet::Outcome::Other => return false,
+/// What earlier frames told.
+#[derive(Default)]
+struct Known {
+    flows: upper::Flows,
+    streams: iwarp::Streams,
+}
+
+/// Describes one frame; whether it is RoCE or iWARP.
+fn describe(bytes: &[u8], known: &mut Known, totals: &mut Totals, object: &mut Map<String, Value>) -> bool {
+    match packet::describe(bytes, &mut known.flows, object) {
+        packet::Outcome::Other => {
+            let found = known.streams.describe(bytes, object);
+            totals.iwarp += found.units;
+            totals.bad_icrc += found.bad_crc;
+            totals.malformed += found.malformed;
+            return found.units > 0;
+        }
         packet::Outcome::Good => {}
         packet::Outcome::BadIcrc => totals.bad_icrc += 1,
         packet::Outcome::Malformed => totals.malformed += 1,

@@ -189,6 +189,10 @@ pub fn line(object: &Map<String, Value>) -> String {
         text("src"),
         text("dst")
     );
+    if let Some(Value::Array(units)) = object.get("iwarp") {
+        let _ = write!(out, " iWARP {}", super::iwarp::line(units, flat));
+        return out;
+    }
     if let Some(other) = object.get("other").or(object.get("error")) {
         let _ = write!(out, " [{}]", plain(other));
         return out;
