@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, possible_devices, route};
-use everywire_verbs::Mtu;
+use everywire_verbs::{IwarpOptions, Mtu, Rtr};
 
 use crate::error::CliError;
 
@@ -22,15 +22,42 @@ pub struct DeviceArgs {
     /// alone: iwarp.
     #[arg(long, value_name = "WIRE:ADDRESS")]
     pub device: Option<String>,
+    /// What an iWARP device asks of its peers, with commas between: crc=off, markers, mpa=1, rtr=send, rtr=write or rtr=read
+    /// (peer to peer), rfc7306 (atomics and immediate data).
+    #[arg(long, value_name = "OPTIONS", value_parser = iwarp_options)]
+    pub iwarp: Option<IwarpOptions>,
     /// Write every packet of the device to this pcapng file, which Wireshark opens.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 }
 
+/// Reads `--iwarp`.
+fn iwarp_options(text: &str) -> Result<IwarpOptions, String> {
+    let mut options = IwarpOptions::default();
+    for option in text.split(',') {
+        match option {
+            "crc=on" => options.crc = true,
+            "crc=off" => options.crc = false,
+            "markers" => options.markers = true,
+            "mpa=1" => options.mpa_version = 1,
+            "mpa=2" => options.mpa_version = 2,
+            "rtr=send" => options.peer_to_peer = Some(Rtr::Send),
+            "rtr=write" => options.peer_to_peer = Some(Rtr::Write),
+            "rtr=read" => options.peer_to_peer = Some(Rtr::Read),
+            "rfc7306" => options.rfc7306 = true,
+            other => return Err(format!("no option is called {other:?}")),
+        }
+    }
+    if options.peer_to_peer.is_some() && options.mpa_version == 1 {
+        return Err("MPA revision 1 has no peer-to-peer connections (RFC 6581)".to_owned());
+    }
+    Ok(options)
+}
+
 impl DeviceArgs {
     /// On this wire, with the address that suits.
     pub fn on_wire(wire: &str) -> DeviceArgs {
-        DeviceArgs { device: Some(wire.to_owned()), capture: None }
+        DeviceArgs { device: Some(wire.to_owned()), ..DeviceArgs::default() }
     }
 
     /// The wire of devices whose address is chosen: the named one's, where it is a wire of sockets.
@@ -40,7 +67,8 @@ impl DeviceArgs {
     }
 
     fn options(&self) -> OpenOptions {
-        OpenOptions { capture: self.capture.clone(), ..OpenOptions::default() }
+        let iwarp = self.iwarp.unwrap_or_default();
+        OpenOptions { capture: self.capture.clone(), iwarp, ..OpenOptions::default() }
     }
 
     /// Opens the device of a server: the one named, or 127.0.0.1.

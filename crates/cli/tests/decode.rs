@@ -50,3 +50,24 @@ fn what_is_no_capture_is_said() {
     let outcome = run(&["decode", "/nonexistent.pcap"]).expect(1);
     assert!(outcome.stderr.contains("/nonexistent.pcap"), "{}", outcome.stderr);
 }
+
+/// tshark counts 21 FPDUs in these, 22 where a zero-length RDMA Write is the RTR, and two start frames.
+#[test]
+fn iwarp_is_taken_apart() {
+    for (file, fpdus, crc) in [
+        ("siw-rping.pcap", 21, "none"),
+        ("siw-crc-rping.pcap", 21, "good"),
+        ("siw-p2pcrc-rping.pcap", 22, "good"),
+    ] {
+        let packets = packets(file);
+        let units: Vec<&Value> = packets.iter().filter_map(|p| p["iwarp"].as_array()).flatten().collect();
+        assert_eq!(units.iter().filter(|u| u["mpa"].is_string()).count(), 2, "{file}");
+        let data: Vec<_> = units.iter().filter(|u| u["opcode"].is_string()).collect();
+        assert_eq!(data.len(), fpdus, "{file}");
+        assert!(data.iter().all(|u| u["crc"] == crc), "{file}: {data:?}");
+        assert!(units.iter().all(|u| u.get("error").is_none()), "{file}: {units:?}");
+    }
+    let outcome = run(&["decode", captures().join("siw-crc-perftest.pcap").to_str().unwrap()]).expect(0);
+    // tshark: 232 FPDUs, 24 start frames.
+    assert!(outcome.stderr.contains(" 256 iWARP, 0 with a bad ICRC, 0 malformed"), "{}", outcome.stderr);
+}

@@ -170,6 +170,7 @@ impl Bench {
         let mut command = self.lab.host(&self.program);
         command
             .args(args)
+            .args(self.wire.flags())
             .stdin(open(input.unwrap_or(Path::new("/dev/null")))?)
             .stdout(make(&out)?)
             .stderr(make(&err)?);
@@ -189,7 +190,7 @@ impl Bench {
     /// Starts the program in the lab, with its output in the case's folder under `name`.
     pub fn everywire(&self, name: &str, args: &[&str]) -> Result<Background, String> {
         let log = self.folder.join(format!("{name}.log"));
-        Background::start(self.lab.host(&self.program).args(args), &log)
+        Background::start(self.lab.host(&self.program).args(args).args(self.wire.flags()), &log)
     }
 
     /// Runs one case from preparation to inspection, and gives how many frames were captured; `frames` is the most.
@@ -272,6 +273,8 @@ impl Bench {
     /// Has an iWARP capture judged, and gives how many FPDUs it holds.
     fn judge_iwarp(&self, file: &Path, siw: Siw, findings: &mut Vec<String>) -> Result<usize, String> {
         let found = iwarp::dissect(file)?;
+        let decoded = iwarp::decoded(&self.program, file)?;
+        findings.extend(found.differences(&decoded));
         findings.extend(found.malformed.iter().take(5).map(|m| format!("tshark calls malformed: {m}")));
         if found.bad_crcs > 0 {
             findings.push(format!("tshark calls {} CRCs bad in {}", found.bad_crcs, file.display()));

@@ -36,6 +36,19 @@ impl Found {
         self.opcodes.values().sum()
     }
 
+    /// Where the program's own view is another.
+    pub fn differences(&self, ours: &Found) -> Vec<String> {
+        let mut findings: Vec<String> =
+            ours.malformed.iter().take(5).map(|m| format!("decode calls malformed: {m}")).collect();
+        let view = |f: &Found| {
+            format!("{} starts, {:?}, CRCs {} good {} bad", f.starts, f.opcodes, f.good_crcs, f.bad_crcs)
+        };
+        if view(self) != view(ours) {
+            findings.push(format!("tshark sees {}; decode sees {}", view(self), view(ours)));
+        }
+        findings
+    }
+
     fn read(&mut self, line: &str) {
         let line = line.trim();
         if let Some(rest) = line.strip_prefix("Frame ") {
@@ -55,6 +68,48 @@ impl Found {
             self.bad_crcs += usize::from(line.contains("Bad CRC32"));
         }
     }
+}
+
+/// Names of `everywire decode` by RDMAP opcode (RFC 5040 §4.2).
+const NAMES: [&str; 8] = [
+    "RDMA Write",
+    "RDMA Read Request",
+    "RDMA Read Response",
+    "Send",
+    "Send with Invalidate",
+    "Send with SE",
+    "Send with SE and Invalidate",
+    "Terminate",
+];
+
+/// The same of a capture by `everywire decode`, which calls malformed too what it cannot put together again bit for bit.
+pub fn decoded(program: &Path, file: &Path) -> Result<Found, String> {
+    let out = Command::new(program).args(["decode", "--json"]).arg(file).output();
+    let out = out.map_err(|e| format!("cannot run {}: {e}", program.display()))?;
+    if !out.status.success() {
+        return Err(format!("decode: {}", String::from_utf8_lossy(&out.stderr)));
+    }
+    let mut found = Found::default();
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        let frame: serde_json::Value =
+            serde_json::from_str(line).map_err(|e| format!("decode --json: {e}: {line}"))?;
+        for unit in frame["iwarp"].as_array().into_iter().flatten() {
+            if unit["mpa"].is_string() {
+                found.starts += 1;
+                found.peer_to_peer += usize::from(unit["enhanced"]["peer_to_peer"] == true);
+            }
+            if let Some(name) = unit["opcode"].as_str() {
+                let code = NAMES.iter().position(|n| *n == name).map_or(u8::MAX, |code| code as u8);
+                *found.opcodes.entry(code).or_default() += 1;
+            }
+            found.good_crcs += usize::from(unit["crc"] == "good");
+            found.bad_crcs += usize::from(unit["crc"] == "bad");
+            if let Some(why) = unit["error"].as_str() {
+                found.malformed.push(format!("frame {}: {why}", frame["number"]));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Has tshark dissect a capture.

@@ -45,12 +45,12 @@ impl Siw {
 
     /// What our device asks for beside it, so that what the variant is without is off on the wire and what it is with is on
     /// whoever connects. The two peer-to-peer ones ask for one RTR each of those that siw knows.
-    fn ours(self) -> &'static str {
+    fn ours(self) -> &'static [&'static str] {
         match self {
-            Siw::Plain => ",crc=off",
-            Siw::Crc => "",
-            Siw::P2p => ",crc=off,rtr=write",
-            Siw::P2pCrc => ",rtr=read",
+            Siw::Plain => &["--iwarp", "crc=off"],
+            Siw::Crc => &[],
+            Siw::P2p => &["--iwarp", "crc=off,rtr=write"],
+            Siw::P2pCrc => &["--iwarp", "rtr=read"],
         }
     }
 
@@ -78,7 +78,15 @@ impl Wire {
     pub fn device(self, address: std::net::IpAddr) -> String {
         match self {
             Wire::RoceV2 => format!("rocev2:{address}"),
-            Wire::Iwarp(siw) => format!("iwarp:{address}{}", siw.ours()),
+            Wire::Iwarp(_) => format!("iwarp:{address}"),
+        }
+    }
+
+    /// Further flags of every command of ours.
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Wire::RoceV2 => &[],
+            Wire::Iwarp(siw) => siw.ours(),
         }
     }
 

@@ -233,6 +233,10 @@ fn unit(fpdu: &Fpdu<'_>, crc: bool) -> Value {
 }
 
 fn segment(ulpdu: &[u8]) -> Result<Value, String> {
+    if ulpdu.is_empty() {
+        // RFC 6581 §9: the RTR of that name.
+        return Ok(json!({"rtr": "zero-length FPDU"}));
+    }
     let header = DdpHeader::parse(ulpdu).map_err(|e| e.to_string())?;
     let payload = &ulpdu[header.header_len()..];
     let control = RdmapControl::from_byte(header.ulp);
