@@ -25,11 +25,9 @@ impl Fabric {
     /// Runs `examples/TOPOLOGY.toml` with further arguments until it says that it is ready; its ibsim name is its own.
     pub fn run(program: &Path, folder: &Path, topology: &str, more: &[&str]) -> Result<Fabric, String> {
         let name = format!("{topology}-{}", std::process::id());
-        let file = folder.join(format!("{name}.toml"));
-        let example = shell::root().join(format!("examples/{topology}.toml"));
-        std::fs::copy(&example, &file).map_err(|e| format!("{}: {e}", example.display()))?;
         let mut command = host_command(program);
-        command.args(["fabric", "run", "--ibsim", &name]).args(more).arg(&file);
+        command.args(["fabric", "run", "--ibsim", &name, "--name", &name]).args(more);
+        command.arg(shell::root().join(format!("examples/{topology}.toml")));
         let mut process = Background::start(&mut command, &folder.join("fabric.log"))?;
         process.wait_for("ready", LIMIT)?;
         let (program, folder) = (program.to_path_buf(), folder.to_path_buf());
