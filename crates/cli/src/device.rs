@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, possible_devices, route};
 use everywire_verbs::{IwarpOptions, Mtu, Rtr};
@@ -23,13 +24,17 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "WIRE:ADDRESS")]
     pub device: Option<String>,
     /// What an iWARP device asks of its peers, with commas between: crc=off, markers, mpa=1, rtr=send, rtr=write or rtr=read
-    /// (peer to peer), rfc7306 (atomics and immediate data).
+    /// (peer to peer), rfc7306 (atomics and immediate data). pause=MS lets milliseconds pass between a peer's yes and the first
+    /// message to it: a target on a slow Linux siw may lose one that comes at once.
     #[arg(long, value_name = "OPTIONS", value_parser = iwarp_options)]
     pub iwarp: Option<IwarpOptions>,
     /// Write every packet of the device to this pcapng file, which Wireshark opens.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 }
+
+/// The longest pause of `--iwarp pause=`.
+const MAX_PAUSE_MS: u64 = 60_000;
 
 /// Reads `--iwarp`.
 fn iwarp_options(text: &str) -> Result<IwarpOptions, String> {
@@ -45,7 +50,11 @@ fn iwarp_options(text: &str) -> Result<IwarpOptions, String> {
             "rtr=write" => options.peer_to_peer = Some(Rtr::Write),
             "rtr=read" => options.peer_to_peer = Some(Rtr::Read),
             "rfc7306" => options.rfc7306 = true,
-            other => return Err(format!("no option is called {other:?}")),
+            other => match other.strip_prefix("pause=").map(str::parse) {
+                Some(Ok(ms)) if ms <= MAX_PAUSE_MS => options.pause = Duration::from_millis(ms),
+                Some(_) => return Err(format!("pause= takes 0 to {MAX_PAUSE_MS} milliseconds")),
+                None => return Err(format!("no option is called {other:?}")),
+            },
         }
     }
     if options.peer_to_peer.is_some() && options.mpa_version == 1 {

@@ -4,6 +4,7 @@
 //! the call that would exceed it, and everything below it works. Nothing here depends on sockets or interfaces.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use everywire_transport::ib::attr::{MAX_INLINE, MAX_QUEUE_DEPTH, MAX_RD_ATOMIC, MAX_SGE};
 use everywire_transport::iwarp::Rtr;
@@ -181,6 +182,9 @@ pub struct IwarpOptions {
     pub mpa_version: u8,
     /// Ask for peer-to-peer connections, with this message as RTR; needs MPA revision 2.
     pub peer_to_peer: Option<Rtr>,
+    /// How long a connection that this side has asked for waits after the peer's yes before it is up. Linux's siw does not
+    /// notice what comes while it is still busy accepting, and then waits for ever; nobody else needs it.
+    pub pause: Duration,
     /// Atomics and immediate data by RFC 7306, which Linux's siw does not know.
     pub rfc7306: bool,
     /// Whether the sink of a READ must allow `REMOTE_WRITE`, as RFC 5040 §4.3 has it, since the response is a tagged
@@ -195,6 +199,7 @@ impl Default for IwarpOptions {
             markers: false,
             mpa_version: 2,
             peer_to_peer: None,
+            pause: Duration::ZERO,
             rfc7306: false,
             strict_read_sink: true,
         }

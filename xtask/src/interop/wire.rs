@@ -44,13 +44,14 @@ impl Siw {
     }
 
     /// What our device asks for beside it, so that what the variant is without is off on the wire and what it is with is on
-    /// whoever connects. The two peer-to-peer ones ask for one RTR each of those that siw knows.
+    /// whoever connects. The two peer-to-peer ones ask for one RTR each of those that siw knows. The pause is for an emulated
+    /// guest on a busy machine (interop/README.md).
     fn ours(self) -> &'static [&'static str] {
         match self {
-            Siw::Plain => &["--iwarp", "crc=off"],
-            Siw::Crc => &[],
-            Siw::P2p => &["--iwarp", "crc=off,rtr=write"],
-            Siw::P2pCrc => &["--iwarp", "rtr=read"],
+            Siw::Plain => &["--iwarp", "pause=300,crc=off"],
+            Siw::Crc => &["--iwarp", "pause=300"],
+            Siw::P2p => &["--iwarp", "pause=300,crc=off,rtr=write"],
+            Siw::P2pCrc => &["--iwarp", "pause=300,rtr=read"],
         }
     }
 

@@ -149,6 +149,7 @@ impl State {
             peer_to_peer: options.peer_to_peer.filter(|_| dial.enhanced).map(rtr_set),
             private_data: record.ours.private_data.clone(),
             timeout: record.time_limit().unwrap_or(REPLY_TIMEOUT),
+            pause: options.pause,
         };
         match Initiator::new(now, config) {
             Ok(mpa) => {

@@ -17,6 +17,8 @@ pub struct Initiator {
     request: Option<Vec<u8>>,
     partial: Vec<u8>,
     event: Option<MpaEvent>,
+    /// What was agreed on, until the pause is over.
+    held: Option<MpaEvent>,
     deadline: Option<Instant>,
 }
 
@@ -33,11 +35,15 @@ impl Initiator {
         }
         let request = Some(request_of(&config));
         let deadline = now.checked_add(config.timeout);
-        Ok(Initiator { config, request, partial: Vec::new(), event: None, deadline })
+        Ok(Initiator { config, request, partial: Vec::new(), event: None, held: None, deadline })
     }
 
     /// Bytes from the peer. Gives how many belong to the start-up; the others are the queue pair's.
-    pub fn handle_stream(&mut self, _now: Instant, bytes: &[u8]) -> usize {
+    pub fn handle_stream(&mut self, now: Instant, bytes: &[u8]) -> usize {
+        if let Some(event) = self.held.take() {
+            // The peer has done with start-up.
+            self.finish(event);
+        }
         if self.is_done() {
             return 0;
         }
@@ -45,7 +51,14 @@ impl Initiator {
             Ok((taken, false)) => taken,
             Ok((taken, true)) => {
                 let event = self.judge().unwrap_or_else(MpaEvent::Failed);
-                self.finish(event);
+                let pauses = !self.config.pause.is_zero() && taken == bytes.len();
+                match event {
+                    MpaEvent::Accepted(_) if pauses => {
+                        self.held = Some(event);
+                        self.deadline = now.checked_add(self.config.pause);
+                    }
+                    event => self.finish(event),
+                }
                 taken
             }
             Err(error) => {
@@ -81,6 +94,9 @@ impl Initiator {
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.deadline.is_some_and(|t| t <= now) {
+            if let Some(event) = self.held.take() {
+                return self.finish(event);
+            }
             let timeout: Duration = self.config.timeout;
             self.finish(MpaEvent::Failed(Failure::Timeout { what: "MPA reply", timeout }));
         }
@@ -91,7 +107,7 @@ impl Initiator {
     }
 
     fn finish(&mut self, event: MpaEvent) {
-        self.deadline = None;
+        (self.deadline, self.held) = (None, None);
         self.partial = Vec::new();
         self.event = Some(event);
     }

@@ -58,6 +58,27 @@ fn start(config: InitiatorConfig, with: ResponderConfig, accept: AcceptParams) -
     (agreed(from.poll_event()), agreed(to.poll_event()))
 }
 
+/// Linux siw loses what comes while it is still accepting: the pause covers that, and ends when the peer speaks.
+#[test]
+fn a_pause_after_the_reply() {
+    let (now, pause) = (Instant::now(), Duration::from_millis(50));
+    let both = RtrSet::WRITE | RtrSet::READ;
+    let config =
+        InitiatorConfig { ird: 1, ord: 1, peer_to_peer: Some(both), pause, ..InitiatorConfig::default() };
+    for peer_speaks in [false, true] {
+        let mut from = initiator(config.clone());
+        assert_eq!(from.handle_stream(now, &hex(REPLY)), 24);
+        assert!(from.poll_event().is_none());
+        assert_eq!(from.poll_timeout(), Some(now + pause));
+        match peer_speaks {
+            true => assert_eq!(from.handle_stream(now, &[0, 14]), 0, "it is the queue pair's"),
+            false => from.handle_timeout(now + pause),
+        }
+        assert_eq!(agreed(from.poll_event()).rtr, Some(Rtr::Write));
+        assert_eq!(from.poll_timeout(), None);
+    }
+}
+
 /// As Linux siw begins a connection, and as it answers, bit for bit.
 #[test]
 fn frames_of_siw() {

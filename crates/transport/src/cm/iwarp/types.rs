@@ -64,6 +64,9 @@ pub struct InitiatorConfig {
     pub private_data: Vec<u8>,
     /// How long to wait for the reply.
     pub timeout: Duration,
+    /// How long to wait after the reply before the connection is up, unless the peer sends first. Zero is right by the
+    /// standards; Linux's siw does not notice what comes while it is still busy accepting.
+    pub pause: Duration,
 }
 
 impl Default for InitiatorConfig {
@@ -77,6 +80,7 @@ impl Default for InitiatorConfig {
             peer_to_peer: None,
             private_data: Vec::new(),
             timeout: START_TIMEOUT,
+            pause: Duration::ZERO,
         }
     }
 }
