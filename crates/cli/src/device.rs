@@ -5,10 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, possible_devices, route};
-use everywire_verbs::{IwarpOptions, Mtu, Rtr};
+use everywire_verbs::Mtu;
 
 use crate::error::CliError;
 
@@ -20,53 +19,20 @@ const LOOPBACK_TRIES: u8 = 60;
 pub struct DeviceArgs {
     /// The device: rocev2:ADDRESS (UDP sockets) or iwarp:ADDRESS (TCP sockets), no privileges; rocev2-raw:INTERFACE/ADDRESS
     /// or rocev1:INTERFACE/ADDRESS (CAP_NET_RAW; ,vlan=VID and ,priority=PCP tag its frames). A client may name the wire
-    /// alone: iwarp.
+    /// alone: iwarp. After iwarp:ADDRESS what to ask of peers, each with a comma before it: crc=off, markers, mpa=1, rtr=send,
+    /// rtr=write, rtr=read (peer to peer), rfc7306 (atomics and immediate data), pause=MS (before the first message to a peer;
+    /// a slow Linux siw may lose one that comes at once).
     #[arg(long, value_name = "WIRE:ADDRESS")]
     pub device: Option<String>,
-    /// What an iWARP device asks of its peers, with commas between: crc=off, markers, mpa=1, rtr=send, rtr=write or rtr=read
-    /// (peer to peer), rfc7306 (atomics and immediate data). pause=MS lets milliseconds pass between a peer's yes and the first
-    /// message to it: a target on a slow Linux siw may lose one that comes at once.
-    #[arg(long, value_name = "OPTIONS", value_parser = iwarp_options)]
-    pub iwarp: Option<IwarpOptions>,
     /// Write every packet of the device to this pcapng file, which Wireshark opens.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 }
 
-/// The longest pause of `--iwarp pause=`.
-const MAX_PAUSE_MS: u64 = 60_000;
-
-/// Reads `--iwarp`.
-fn iwarp_options(text: &str) -> Result<IwarpOptions, String> {
-    let mut options = IwarpOptions::default();
-    for option in text.split(',') {
-        match option {
-            "crc=on" => options.crc = true,
-            "crc=off" => options.crc = false,
-            "markers" => options.markers = true,
-            "mpa=1" => options.mpa_version = 1,
-            "mpa=2" => options.mpa_version = 2,
-            "rtr=send" => options.peer_to_peer = Some(Rtr::Send),
-            "rtr=write" => options.peer_to_peer = Some(Rtr::Write),
-            "rtr=read" => options.peer_to_peer = Some(Rtr::Read),
-            "rfc7306" => options.rfc7306 = true,
-            other => match other.strip_prefix("pause=").map(str::parse) {
-                Some(Ok(ms)) if ms <= MAX_PAUSE_MS => options.pause = Duration::from_millis(ms),
-                Some(_) => return Err(format!("pause= takes 0 to {MAX_PAUSE_MS} milliseconds")),
-                None => return Err(format!("no option is called {other:?}")),
-            },
-        }
-    }
-    if options.peer_to_peer.is_some() && options.mpa_version == 1 {
-        return Err("MPA revision 1 has no peer-to-peer connections (RFC 6581)".to_owned());
-    }
-    Ok(options)
-}
-
 impl DeviceArgs {
     /// On this wire, with the address that suits.
     pub fn on_wire(wire: &str) -> DeviceArgs {
-        DeviceArgs { device: Some(wire.to_owned()), ..DeviceArgs::default() }
+        DeviceArgs { device: Some(wire.to_owned()), capture: None }
     }
 
     /// The wire of devices whose address is chosen: the named one's, where it is a wire of sockets.
@@ -76,8 +42,7 @@ impl DeviceArgs {
     }
 
     fn options(&self) -> OpenOptions {
-        let iwarp = self.iwarp.unwrap_or_default();
-        OpenOptions { capture: self.capture.clone(), iwarp, ..OpenOptions::default() }
+        OpenOptions { capture: self.capture.clone(), ..OpenOptions::default() }
     }
 
     /// Opens the device of a server: the one named, or 127.0.0.1.

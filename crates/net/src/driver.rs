@@ -116,7 +116,7 @@ impl Host {
         let config = DeviceConfig {
             name: name.to_owned(),
             wire: wire_of(&spec),
-            iwarp: options.iwarp,
+            iwarp: spec.iwarp.unwrap_or(options.iwarp),
             gids: gid_table(&spec, &interface),
             node_guid: node_guid(ip, interface.mac),
             active_mtu: active_mtu(&interface, options.mtu)?,

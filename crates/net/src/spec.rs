@@ -1,9 +1,13 @@
 //! Device names: `rocev2:ADDRESS`, `rocev2-raw:INTERFACE/ADDRESS`, `rocev1:INTERFACE/ADDRESS` and `iwarp:ADDRESS`.
 //!
 //! ADDRESS is an IPv4 or IPv6 address of this host, without port; a link-local one names its interface (`fe80::1%eth0`).
-//! What is wrong with a name is said in words, with the addresses that an interface has where one was named instead.
+//! Raw Ethernet and iWARP take options after it, each with a comma before it. What is wrong with a name is said in words, with the addresses that an interface has where one was named instead.
+
+mod iwarp;
 
 use std::net::IpAddr;
+
+use everywire_verbs::IwarpOptions;
 
 use crate::error::OpenError;
 use crate::raw::Tagging;
@@ -19,6 +23,8 @@ pub struct DeviceSpec {
     pub ip: IpAddr,
     /// Interface index of a link-local address, else 0.
     pub scope_id: u32,
+    /// What an iWARP device asks of its peers, where the name says so.
+    pub iwarp: Option<IwarpOptions>,
 }
 
 /// How a device reaches the wire.
@@ -85,13 +91,18 @@ impl DeviceSpec {
                 Err(_) => "a device name begins with its wire and a colon".to_owned(),
             }));
         };
+        let mut iwarp = None;
         let (wire, text) = match wire {
             "rocev2" => (WireKind::Udp, rest),
             "rocev2-raw" | "rocev1" => {
                 let (raw, text) = RawWire::parse(wire, rest).map_err(bad)?;
                 (WireKind::Raw(raw), text)
             }
-            "iwarp" => (WireKind::Tcp, rest),
+            "iwarp" => {
+                let (text, options) = rest.split_once(',').map_or((rest, None), |(text, o)| (text, Some(o)));
+                iwarp = options.map(iwarp::options).transpose().map_err(bad)?;
+                (WireKind::Tcp, text)
+            }
             "ib" => {
                 return Err(bad(format!("the wire {wire} is not part of this version")));
             }
@@ -111,7 +122,7 @@ impl DeviceSpec {
                 why: format!("a link-local address means nothing without its interface: {ip}%eth0, say"),
             });
         }
-        Ok(DeviceSpec { wire, ip, scope_id })
+        Ok(DeviceSpec { wire, ip, scope_id, iwarp })
     }
 }
 
@@ -169,7 +180,13 @@ mod tests {
     fn good_names() {
         let v4 = spec("rocev2:127.0.0.1");
         assert_eq!((v4.wire, v4.ip, v4.scope_id), (WireKind::Udp, [127, 0, 0, 1].into(), 0));
-        assert_eq!(spec("iwarp:127.0.0.1").wire, WireKind::Tcp);
+        assert_eq!((spec("iwarp:127.0.0.1").wire, spec("iwarp:127.0.0.1").iwarp), (WireKind::Tcp, None));
+        let asked = spec("iwarp:[::1],crc=off,rtr=read,pause=300").iwarp.unwrap();
+        assert!(
+            !asked.crc
+                && asked.peer_to_peer == Some(everywire_verbs::Rtr::Read)
+                && asked.pause.as_millis() == 300
+        );
         assert_eq!(spec("rocev2:::1").ip, std::net::Ipv6Addr::LOCALHOST);
         assert_eq!(spec("rocev2:[::1]").ip, std::net::Ipv6Addr::LOCALHOST);
         let index = route::interface("lo").unwrap().index;
@@ -192,6 +209,8 @@ mod tests {
             ("rocev2", "begins with its wire"),
             ("rocev3:1.2.3.4", "no wire named \"rocev3\""),
             ("rocev1:1.2.3.4", "not part of this version"),
+            ("iwarp:127.0.0.1,crc", "\"crc\" is none of crc=on"),
+            ("iwarp:127.0.0.1,mpa=1,rtr=send", "no peer-to-peer"),
             ("iwarp:1.2.3.4:4420", "not an IPv4 or IPv6 address (without port)"),
             ("rocev2:lo", "is an interface; name one of its addresses: 127.0.0.1"),
             ("rocev2:1.2.3.4:4791", "not an IPv4 or IPv6 address (without port)"),

@@ -36,12 +36,14 @@ pub struct Bench {
 }
 
 /// What nvme and nvme_rdma say above "info" while a target is away and until it is back, after their "nvme nvme0: ". 0x370
-/// and 880 are Command Aborted By Host: the host's own end of what was under way.
+/// and 880 are Command Aborted By Host: the host's own end of what was under way; -111 is what siw says of a target that is not
+/// there yet.
 const RECONNECT_LINES: &[&str] = &[
     "starting error recovery",
     "failed nvme_keep_alive_end_io error=",
     "long keepalive RTT (",
     "Connect rejected: status ",
+    "rdma_connect_locked failed (-111).",
     "Identify NS List failed (status=0x370)",
     "Property Set error: 880, offset 0x14",
 ];
@@ -170,7 +172,6 @@ impl Bench {
         let mut command = self.lab.host(&self.program);
         command
             .args(args)
-            .args(self.wire.flags())
             .stdin(open(input.unwrap_or(Path::new("/dev/null")))?)
             .stdout(make(&out)?)
             .stderr(make(&err)?);
@@ -190,7 +191,7 @@ impl Bench {
     /// Starts the program in the lab, with its output in the case's folder under `name`.
     pub fn everywire(&self, name: &str, args: &[&str]) -> Result<Background, String> {
         let log = self.folder.join(format!("{name}.log"));
-        Background::start(self.lab.host(&self.program).args(args).args(self.wire.flags()), &log)
+        Background::start(self.lab.host(&self.program).args(args), &log)
     }
 
     /// Runs one case from preparation to inspection, and gives how many frames were captured; `frames` is the most.

@@ -619,8 +619,5 @@ fn pins_are_the_bytes_of_the_access() {
     let nothing = &mut |_| panic!("pinned what was refused");
     assert_eq!(table.pin(PD, &sges, 5, 60, nothing), Err(AccessError::OutOfBounds));
     assert_eq!(table.pin(OTHER_PD, &sges, 0, 10, nothing), Err(AccessError::WrongPd));
-    assert_eq!(
-        table.pin_remote(&a.at(90, 20, Access::REMOTE_READ), nothing),
-        Err(AccessError::OutOfBounds)
-    );
+    assert_eq!(table.pin_remote(&a.at(90, 20, Access::REMOTE_READ), nothing), Err(AccessError::OutOfBounds));
 }

@@ -70,7 +70,8 @@ pub fn cases() -> Vec<Case> {
 /// Our target on a backend, once it answers discovery.
 fn serve(bench: &Bench, name: &str, backend: &str) -> Result<Background, String> {
     let disk = format!("{NQN}={backend}");
-    let target = bench.everywire(name, &["serve", "--device", &bench.device(), "--nvme", &disk])?;
+    let mut target = bench.everywire(name, &["serve", "--device", &bench.device(), "--nvme", &disk])?;
+    target.wait_for("listening on", LIMIT)?;
     let address = bench.host_address();
     let discover = format!(
         "modprobe nvme_rdma; bash /lab/retry.sh 'nvme discover -t rdma -a {address} -s 4420 | grep {NQN}'"
