@@ -181,11 +181,8 @@ fn wrong_request(row: &Fault, kind: Kind, props: &Props) -> SendWr {
     };
     let wr = SendWr::new(WRONG, op);
     match row.wrong {
-        // IBTA §9.7.1: 2^31 bytes are the most; here is one more, in two segments.
-        Wrong::TooLong => {
-            let half = Sge { length: 1 << 30, ..props.local };
-            wr.with_sges([half, half, Sge { length: 1, ..props.local }])
-        }
+        // IBTA §9.7.1: 2^31 bytes are the most.
+        Wrong::TooLong => wr.with_sges([Sge { length: (1 << 31) + 1, ..props.local }]),
         // Of that length, and so a matter of the region's bounds.
         Wrong::LongestOutside => wr.with_sges([Sge { length: 1 << 31, ..props.local }]),
         Wrong::SecondLocalKey => {

@@ -71,9 +71,6 @@ impl Script {
             (Script::LateReceive, Family::Iwarp) => {
                 Some("no RNR on iWARP: a message without a receive ends the stream (RFC 5041 §7.1)")
             }
-            (Script::Drain, Family::Iwarp) => {
-                Some("no SQD on iWARP: RDMA verbs for RNICs have IDLE, RTS, TERMINATE, CLOSING and ERROR")
-            }
             _ => None,
         }
     }
@@ -296,7 +293,11 @@ async fn transitions(ctx: &Ctx) -> Verdict {
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     let err = QpState::Err;
     // IBTA figure 125: there are no such ways, or they need attributes.
-    refuse(&side, Reset, &[Init, Rtr, Rts, Sqd, Sqe])?;
+    refuse(&side, Reset, &[Rtr, Rts, Sqd, Sqe])?;
+    if ctx.wire.family == Family::Ib {
+        // IBTA §11.2.5.2 asks for a partition and a port, which iWARP has not.
+        refuse(&side, Reset, &[Init])?;
+    }
     must("to INIT", side.qp.to_init(ALL))?;
     refuse(&side, Init, &[Rtr, Rts, Sqd, Sqe])?;
     must("to ERR", side.qp.to_error())?;

@@ -86,6 +86,10 @@ impl Report {
         *self.groups.entry(group).or_default().excluded.entry(why).or_default() += 1;
     }
 
+    pub(crate) fn failed_in(&self, group: Group) -> usize {
+        self.groups.get(&group).map_or(0, |tally| tally.failed.len())
+    }
+
     /// How many cases passed.
     pub fn count(&self) -> usize {
         self.groups.values().map(|tally| tally.passed).sum()

@@ -10,7 +10,7 @@ use everywire_verbs::{AtomicCap, NodeType, QpType, WindowType, Wire, WireFeature
 
 use crate::check::{Verdict, ensure, same};
 use crate::connecting::{ENDS, MAKINGS, SERVICES, end, making, multicast, peer_dies, service};
-use crate::fault::{DATAGRAM_FAULTS, ROWS, datagram_fault, fault};
+use crate::fault::{DATAGRAM_FAULTS, ROWS, Wrong, datagram_fault, fault};
 use crate::link::{Bench, Ctx, REGION};
 use crate::memory::{self, ENDINGS, REFUSED};
 use crate::pair::{Pair, Plan};
@@ -19,6 +19,9 @@ use crate::queues::{SCRIPTS, script};
 use crate::report::{Group, Report};
 use crate::transfer::{Kind, Lane, cases, pipeline, reads_beyond_depth};
 use crate::wire::{Family, Row};
+
+/// Failures of a group after which the rest of it is not run: each may cost all the patience there is.
+const MOST_FAILURES: usize = 10;
 
 const LOSSY: &str = "packets are lost on purpose, and this service would not notice (IBTA §9.8)";
 
@@ -67,6 +70,11 @@ impl Suite {
         }
     }
 
+    /// Whether so much of a group has failed that the rest would say nothing new.
+    fn hopeless(&self, group: Group) -> bool {
+        self.report.failed_in(group) >= MOST_FAILURES
+    }
+
     async fn operations(&mut self, ctx: &Ctx, group: Group, ty: QpType, srq: bool) {
         let absent = service_lacks(ctx, ty);
         let mut lane = Lane::new(ty, srq);
@@ -78,8 +86,10 @@ impl Suite {
             },
         };
         for (seed, case) in cases(ty, srq, mtu, ctx.plan.thin).into_iter().enumerate() {
-            match absent.or_else(|| lacks(ctx, case.kind)) {
+            let segments = ctx.wire.one_read_segment.filter(|_| case.kind == Kind::Read && case.many());
+            match absent.or_else(|| lacks(ctx, case.kind)).or(segments) {
                 Some(why) => self.report.excluded(group, why),
+                None if self.hopeless(group) => return,
                 None => {
                     let verdict = lane.run(ctx, &case, seed as u64 + 1).await;
                     self.take(group, case, verdict);
@@ -89,7 +99,8 @@ impl Suite {
     }
 
     async fn pipelines(&mut self, ctx: &Ctx, srq: bool) {
-        let sets: [&[Kind]; 4] = [
+        let sets: [&[Kind]; 5] = [
+            &[Kind::WriteImm, Kind::Write, Kind::Send, Kind::Add],
             &[Kind::Send, Kind::Write, Kind::Read],
             &[Kind::Write, Kind::Read, Kind::Read, Kind::Send, Kind::Send],
             &[Kind::Send, Kind::SendImm, Kind::WriteImm, Kind::Write],
@@ -116,6 +127,7 @@ impl Suite {
         for row in memory::access_rows() {
             match lacks(ctx, row.kind) {
                 Some(why) => self.report.excluded(group, why),
+                None if self.hopeless(group) => return,
                 None => {
                     let verdict = memory::access(ctx, &row).await;
                     self.take(group, row, verdict);
@@ -159,8 +171,11 @@ impl Suite {
             let unnoticed = (ctx.plan.lossy && ty != QpType::Rc).then_some(LOSSY);
             for row in ROWS {
                 for kind in row.kinds_on(ty) {
-                    match service_lacks(ctx, ty).or_else(|| lacks(ctx, kind)).or(unnoticed) {
+                    let many = row.wrong == Wrong::SecondLocalKey && kind == Kind::Read;
+                    let segments = ctx.wire.one_read_segment.filter(|_| many);
+                    match service_lacks(ctx, ty).or_else(|| lacks(ctx, kind)).or(segments).or(unnoticed) {
                         Some(why) => self.report.excluded(group, why),
+                        None if self.hopeless(group) => return,
                         None => {
                             let verdict = fault(ctx, row, kind, ty).await;
                             self.take(
@@ -242,7 +257,8 @@ fn wire_lacks(ctx: &Ctx, feature: WireFeature) -> Option<&'static str> {
 }
 
 fn lacks(ctx: &Ctx, kind: Kind) -> Option<&'static str> {
-    kind.needs().and_then(|feature| wire_lacks(ctx, feature))
+    let lacks = kind.needs().and_then(|feature| wire_lacks(ctx, feature));
+    lacks.or(ctx.wire.no_send_immediate.filter(|_| kind == Kind::SendImm))
 }
 
 fn service_lacks(ctx: &Ctx, ty: QpType) -> Option<&'static str> {

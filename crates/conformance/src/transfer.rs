@@ -311,7 +311,9 @@ pub(crate) async fn pipeline(ctx: &Ctx, srq: bool, mixed: &[Kind]) -> Verdict {
         let kind = mixed[index % mixed.len()];
         let length = if kind.is_atomic() { 8 } else { (index * 977) % (SLOT - 256) };
         let at = index * SLOT;
-        let local = Layout::new(a, at, length, Shape::ALL[index % 4], 4);
+        let one = kind == Kind::Read && ctx.wire.one_read_segment.is_some();
+        let shape = if one { Shape::One } else { Shape::ALL[index % 4] };
+        let local = Layout::new(a, at, length, shape, 4);
         let remote = Layout::new(b, at, length, Shape::One, 1);
         let case = Case::plain(kind, length);
         let data =

@@ -24,6 +24,10 @@ pub struct Row {
     pub family: Family,
     /// What it lacks, and why.
     pub lacks: &'static [(WireFeature, Lack)],
+    /// Why SEND has no immediate, even where WRITE has.
+    pub no_send_immediate: Option<&'static str>,
+    /// Why a READ lands in one segment only.
+    pub one_read_segment: Option<&'static str>,
     /// Private data of a connection request, an acceptance and a rejection: the most bytes, with the clause.
     pub private_data: PrivateData,
     /// Payload bytes around which lengths are tested where a queue pair has no path MTU.
@@ -67,6 +71,8 @@ pub const ROWS: [Row; 4] = [
         wire: Wire::RoceV2,
         family: Family::Ib,
         lacks: &[],
+        no_send_immediate: None,
+        one_read_segment: None,
         private_data: IB_PRIVATE_DATA,
         segment: 1024,
         always_grh: true, // IBTA A17.4.5.2
@@ -75,6 +81,8 @@ pub const ROWS: [Row; 4] = [
         wire: Wire::RoceV1,
         family: Family::Ib,
         lacks: &[],
+        no_send_immediate: None,
+        one_read_segment: None,
         private_data: IB_PRIVATE_DATA,
         segment: 1024,
         always_grh: true, // IBTA A16.4.2: the GRH is part of every packet
@@ -89,19 +97,25 @@ pub const ROWS: [Row; 4] = [
             (WireFeature::Atomics, extension("RFC 5040 §4 has no atomics; they came with RFC 7306 §5")),
             (WireFeature::Immediate, extension("RFC 5040 §4 has no immediate; it came with RFC 7306 §6")),
         ],
+        no_send_immediate: Some(
+            "RFC 7306 §6 has immediate data as a message of its own, behind a WRITE only",
+        ),
+        one_read_segment: Some("a READ request names one sink STag (RFC 5040 §4.4)"),
         private_data: PrivateData {
             connect: 508,
             accept: 508,
             reject: 508,
             clause: "RFC 5044 §7.1.1 (512 bytes), less the 4 of RFC 6581 §9.1",
         },
-        segment: 1440, // about what TCP on Ethernet with an MTU of 1500 leaves of a segment
+        segment: 1 << 14, // a sender's own choice (RFC 5041 §5.1): here the longest that our own makes of a message
         always_grh: false,
     },
     Row {
         wire: Wire::InfiniBand,
         family: Family::Ib,
         lacks: &[],
+        no_send_immediate: None,
+        one_read_segment: None,
         private_data: IB_PRIVATE_DATA,
         segment: 1024,
         always_grh: false, // IBTA §8.3: a GRH only where the packet leaves the subnet or is multicast

@@ -10,9 +10,11 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use everywire_conformance::{Matrix, Pair, Plan, Report, run};
 use everywire_net::{Host, OpenOptions, TokioRt, block_on};
+use everywire_verbs::IwarpOptions;
 use local::LocalRt;
 
 /// A way to drive devices.
@@ -34,9 +36,20 @@ impl Driver {
 struct Wire {
     name: &'static str,
     device: fn(IpAddr) -> String,
+    options: fn() -> OpenOptions,
 }
 
-const WIRES: &[Wire] = &[Wire { name: "RoCE v2", device: |ip| format!("rocev2:{ip}") }];
+const WIRES: &[Wire] = &[
+    Wire { name: "RoCE v2", device: |ip| format!("rocev2:{ip}"), options: OpenOptions::default },
+    Wire { name: "iWARP", device: |ip| format!("iwarp:{ip}"), options: OpenOptions::default },
+    Wire { name: "iWARP 7306", device: |ip| format!("iwarp:{ip}"), options: with_rfc7306 },
+];
+
+/// iWARP with atomics and immediate data.
+fn with_rfc7306() -> OpenOptions {
+    let iwarp = IwarpOptions { rfc7306: true, ..IwarpOptions::default() };
+    OpenOptions { iwarp, ..OpenOptions::default() }
+}
 
 /// An address of 127.0.0.0/8 that no other test of this process uses, and hardly one of another process.
 fn loopback() -> IpAddr {
@@ -47,7 +60,7 @@ fn loopback() -> IpAddr {
 }
 
 fn conform(wire: &Wire, driver: Driver) -> Report {
-    let open = || Host::open(&(wire.device)(loopback()), &OpenOptions::default()).unwrap();
+    let open = || Host::open(&(wire.device)(loopback()), &(wire.options)()).unwrap();
     let (a, b) = (open(), open());
     let (device_a, device_b) = (a.device().clone(), b.device().clone());
     let tokio = TokioRt::new().unwrap();
@@ -62,7 +75,7 @@ fn conform(wire: &Wire, driver: Driver) -> Report {
         kill: Ok(Rc::new(move || drop(b.borrow_mut().take()))),
         ..Pair::new(&device_a, &device_b)
     };
-    let plan = Plan { thin: 4, ..Plan::default() };
+    let plan = Plan { thin: 4, patience: Duration::from_secs(10), ..Plan::default() };
     match driver {
         Driver::Task => tokio.block_on(run(pair, tokio.handle(), plan)),
         Driver::Thread | Driver::Inline => {
@@ -72,10 +85,15 @@ fn conform(wire: &Wire, driver: Driver) -> Report {
     }
 }
 
+/// Only the wire that `EVERYWIRE_CONFORM` names, if it does.
+fn chosen(wire: &&Wire) -> bool {
+    std::env::var("EVERYWIRE_CONFORM").map_or(true, |name| name == wire.name)
+}
+
 #[test]
 fn every_wire_with_every_driver() {
     let mut matrix = Matrix::default();
-    for wire in WIRES {
+    for wire in WIRES.iter().filter(chosen) {
         for driver in Driver::ALL {
             matrix.add(format!("{} {driver:?}", wire.name), conform(wire, driver));
         }

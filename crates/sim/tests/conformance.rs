@@ -2,6 +2,7 @@
 //!
 //! A wire is a row of `RUNS`. `EVERYWIRE_SEED` replays a run with another seed.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,15 +14,26 @@ use everywire_sim::{HostConfig, World};
 /// What is between the two hosts.
 struct Run {
     name: &'static str,
+    /// What a host is.
+    host: fn(IpAddr) -> HostConfig,
     /// The hosts' addresses.
     ips: [&'static str; 2],
     /// Packets lost on purpose, of a million.
     loss: u32,
 }
 
-const CLEAN: &[Run] = &[Run { name: "RoCE v2 sim", ips: ["10.0.0.1", "10.0.0.2"], loss: 0 }];
+const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 
-const LOSSY: &[Run] = &[Run { name: "RoCE v2 sim 1 % loss", ips: ["fd00::1", "fd00::2"], loss: 10_000 }];
+const CLEAN: &[Run] = &[
+    Run { name: "RoCE v2", host: HostConfig::new, ips: V4, loss: 0 },
+    Run { name: "RoCE v1", host: HostConfig::roce_v1, ips: V4, loss: 0 },
+];
+
+const LOSSY: &[Run] = &[
+    Run { name: "RoCE v2", host: HostConfig::new, ips: V6, loss: 10_000 },
+    Run { name: "RoCE v1", host: HostConfig::roce_v1, ips: V6, loss: 10_000 },
+];
 
 /// Bytes that wait in a port: more than the longest message, which unreliable connections send all at once.
 const QUEUE: usize = 8 << 20;
@@ -36,7 +48,7 @@ fn conform(run_of: &Run) -> Report {
     let world = World::new(seed());
     let [a, b] = run_of.ips.map(|ip| {
         let link = LinkParams { queue_bytes: QUEUE, ..LinkParams::DEFAULT };
-        world.add_host(HostConfig { link, ..HostConfig::new(ip.parse().unwrap()) })
+        world.add_host(HostConfig { link, ..(run_of.host)(ip.parse().unwrap()) })
     });
     for host in [a, b] {
         world.set_faults(host, Faults { loss: Ppm(run_of.loss), ..Faults::NONE });
@@ -60,7 +72,8 @@ fn conform(run_of: &Run) -> Report {
 fn matrix(runs: &[Run]) {
     let mut matrix = Matrix::default();
     for run in runs {
-        matrix.add(run.name, conform(run));
+        let lossy = if run.loss > 0 { " with loss" } else { "" };
+        matrix.add(format!("{}{lossy}", run.name), conform(run));
     }
     matrix.judge();
 }

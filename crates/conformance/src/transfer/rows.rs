@@ -125,6 +125,11 @@ impl Case {
         }
     }
 
+    /// Whether its bytes are in several segments.
+    pub(crate) fn many(&self) -> bool {
+        matches!(self.source, Source::Sges(Shape::Two | Shape::Most))
+    }
+
     /// Receives that it uses.
     pub(crate) fn receives(&self) -> usize {
         let consumes = matches!(self.kind, Kind::Send | Kind::SendImm | Kind::SendInv | Kind::WriteImm);

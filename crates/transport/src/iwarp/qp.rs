@@ -261,8 +261,13 @@ impl Qp {
             return false;
         }
         burst.begin(stream.conn);
-        if self.heard && matches!(self.shared.state, QpState::Rts | QpState::Sqd) {
-            while self.transmit_one(env, now, burst) {}
+        if matches!(self.shared.state, QpState::Rts | QpState::Sqd) {
+            if self.heard {
+                while self.transmit_one(env, now, burst) {}
+            } else {
+                // What stays here needs no peer: it does not wait for the first FPDU.
+                self.requester.run_local(&self.shared, env, self.tx.written);
+            }
         }
         self.settle(env, now);
         self.transmit_terminate(env, burst);

@@ -192,6 +192,15 @@ impl Requester {
         true
     }
 
+    /// Runs local operations up to the first work request that is sent.
+    pub(super) fn run_local<E: QpEnv>(&mut self, sh: &Shared, env: &mut E, written: u64) {
+        while !self.begun && self.sq.get(self.next).is_some_and(|wqe| wqe.wr.op.is_local()) {
+            if !self.begin(sh, env, written) || self.stopped {
+                return;
+            }
+        }
+    }
+
     /// The work request that is next fails locally: it ends once all before it are complete.
     fn fail_next<E: QpEnv>(&mut self, sh: &Shared, env: &mut E, status: WcStatus, written: u64) {
         self.sq[self.next].failed = Some(status);
