@@ -161,6 +161,12 @@ async fn limits(ctx: &Ctx) -> Verdict {
     refused("three segments", qp.post_send(write(1).with_sges([piece(), piece(), piece()])), 22, |error| {
         matches!(error, PostError::TooManySges { count: 3, limit: 2 })
     })?;
+    if ctx.wire.one_read_segment.is_some() {
+        let read = SendWr::new(1, SendOp::Read { remote: link.b.mr().remote(0) });
+        refused("a READ of two segments", qp.post_send(read.with_sges([piece(), piece()])), 22, |error| {
+            matches!(error, PostError::TooManySges { count: 2, limit: 1 })
+        })?;
+    }
     refused("17 inline bytes", qp.post_send(write(1).with_inline([0; 17])), 22, |error| {
         matches!(error, PostError::InlineTooLong { length: 17, limit: 16 })
     })?;
@@ -287,6 +293,10 @@ async fn lacks(ctx: &Ctx) -> Verdict {
             let why = |error: &PostError| matches!(error, PostError::NotOnThisWire { why, .. } if why.contains("iWARP"));
             refused(name, link.a.qp.post_send(SendWr::new(1, op)), 95, why)?;
         }
+    }
+    if ctx.wire.no_send_immediate.is_some() {
+        let posted = link.a.qp.post_send(SendWr::new(1, SendOp::SendImm(1)));
+        ensure!(posted.is_err(), "a SEND with immediate was not refused");
     }
     for (feature, ty) in [(WireFeature::Uc, QpType::Uc), (WireFeature::Ud, QpType::Ud)] {
         let made = Side::new(&ctx.a, ty, false, QpCaps::default());

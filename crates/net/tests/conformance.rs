@@ -5,6 +5,9 @@
 
 #[path = "conformance/local.rs"]
 mod local;
+#[allow(dead_code, reason = "the crate's own tests use the rest of it")]
+#[path = "../src/testing.rs"]
+mod testing;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -62,27 +65,34 @@ fn loopback() -> IpAddr {
 fn conform(wire: &Wire, driver: Driver) -> Report {
     let open = || Host::open(&(wire.device)(loopback()), &(wire.options)()).unwrap();
     let (a, b) = (open(), open());
-    let (device_a, device_b) = (a.device().clone(), b.device().clone());
     let tokio = TokioRt::new().unwrap();
     match driver {
         Driver::Thread => [&a, &b].iter().for_each(|host| host.spawn_thread().unwrap()),
         Driver::Task => [&a, &b].iter().for_each(|host| host.run(&tokio).unwrap()),
         Driver::Inline => {}
     }
-    let b = RefCell::new(Some(b));
-    let pair = Pair {
-        group: Err("Linux's loopback interface has no multicast"),
-        kill: Ok(Rc::new(move || drop(b.borrow_mut().take()))),
-        ..Pair::new(&device_a, &device_b)
-    };
-    let plan = Plan { thin: 4, patience: Duration::from_secs(10), ..Plan::default() };
+    let pair = pair(&a, b, Err("Linux's loopback interface has no multicast"));
     match driver {
-        Driver::Task => tokio.block_on(run(pair, tokio.handle(), plan)),
-        Driver::Thread | Driver::Inline => {
-            let local = LocalRt::new();
-            block_on(local.run(run(pair, local.handle(), plan)))
-        }
+        Driver::Task => tokio.block_on(run(pair, tokio.handle(), PLAN)),
+        Driver::Thread | Driver::Inline => wait_for(pair),
     }
+}
+
+/// A quarter of the combinations of flags: the simulator runs all of them.
+const PLAN: Plan =
+    Plan { lossy: false, patience: Duration::from_secs(20), quiet: Duration::from_millis(2), thin: 4 };
+
+/// `b` goes when it is killed.
+fn pair(a: &Host, b: Host, group: Result<IpAddr, &'static str>) -> Pair {
+    let of = Pair::new(a.device(), b.device());
+    let b = RefCell::new(Some(b));
+    Pair { group, kill: Ok(Rc::new(move || drop(b.borrow_mut().take()))), ..of }
+}
+
+/// Runs the suite without tokio.
+fn wait_for(pair: Pair) -> Report {
+    let local = LocalRt::new();
+    block_on(local.run(run(pair, local.handle(), PLAN)))
 }
 
 /// Only the wire that `EVERYWIRE_CONFORM` names, if it does.
@@ -99,4 +109,35 @@ fn every_wire_with_every_driver() {
         }
     }
     matrix.judge();
+}
+
+/// Frames that need no UDP socket, on a veth pair between two namespaces.
+const RAW_WIRES: &[Wire] = &[Wire {
+    name: "RoCE v2 raw",
+    device: |ip| format!("rocev2-raw:eth0/{ip}"),
+    options: OpenOptions::default,
+}];
+
+#[test]
+fn every_raw_wire() {
+    let Some(namespaces) = testing::Pair::new("c", 9000) else { return };
+    let mut matrix = Matrix::default();
+    for wire in RAW_WIRES {
+        let report = std::thread::scope(|scope| scope.spawn(|| conform_raw(wire, &namespaces)).join());
+        matrix.add(wire.name, report.unwrap());
+    }
+    matrix.judge();
+}
+
+/// A device in each namespace, with a thread each; this thread, which asks for routes, ends up in the first.
+fn conform_raw(wire: &Wire, namespaces: &testing::Pair) -> Report {
+    let open = |end: usize, ip: &str| {
+        namespaces.enter(end);
+        let host = Host::open(&(wire.device)(ip.parse().unwrap()), &(wire.options)()).unwrap();
+        host.spawn_thread().unwrap();
+        host
+    };
+    let b = open(1, "10.99.0.2");
+    let a = open(0, "10.99.0.1");
+    wait_for(pair(&a, b, Ok("239.1.2.3".parse().unwrap())))
 }
