@@ -78,7 +78,7 @@ fn conform(wire: &Wire, driver: Driver) -> Report {
     }
 }
 
-/// A quarter of the combinations of flags: the simulator runs all of them.
+/// One of eight combinations of flags, in turn: the simulator runs all of them.
 const PLAN: Plan =
     Plan { lossy: false, patience: Duration::from_secs(20), quiet: Duration::from_millis(2), thin: 4 };
 
