@@ -3,6 +3,7 @@
 //! Start with `port.rs`. Slower than `udp/`, which the kernel helps with trains; its use is to see and write what a UDP
 //! socket hides.
 
+mod frame;
 mod neighbour;
 mod netlink;
 mod port;
@@ -10,4 +11,5 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use port::{RawPort, Tagging};
+pub use frame::Tagging;
+pub use port::RawPort;

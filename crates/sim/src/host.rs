@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use everywire_fabric::network::{LinkId, PortId};
 use everywire_verbs::{
-    Command, ConnEvent, Datagram, Device, Frame, Gid, GidEntry, GidType, Progress, Route, RouteError, Transmit, Wire,
+    Command, ConnEvent, Datagram, Device, Frame, Gid, GidEntry, GidType, Progress, Route, RouteError,
+    Transmit, Wire,
 };
 use everywire_wire::eth::MacAddr;
 use everywire_wire::ip::IpHeader;

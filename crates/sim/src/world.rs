@@ -5,22 +5,22 @@
 //! host that is killed loses its device, its tasks and all memory at once; restarted, it comes back with a new seed. One seed gives
 //! one run, to the last bit of every frame: [`World::digest`] is the proof.
 
+mod config;
+mod infiniband;
+
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::Write;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use everywire_fabric::clock::SimTime;
 use everywire_fabric::ethernet::switch::SwitchConfig;
 use everywire_fabric::faults::Faults;
-use everywire_fabric::ib::Subnet;
-use everywire_fabric::link::LinkParams;
 use everywire_fabric::network::{Change, Direction, LinkId, Network, Node, SwitchId};
 use everywire_fabric::pcapng;
+use everywire_verbs::Device;
 use everywire_verbs::rt::Rt;
-use everywire_verbs::{Device, DeviceConfig, Guid, PortState};
 
 use crate::capture::Capture;
 use crate::digest::Digest;
@@ -28,6 +28,8 @@ use crate::executor::{Executor, Group};
 use crate::host::Host;
 use crate::ib::{IbFabric, News};
 use crate::nic::NicCounters;
+
+pub use config::HostConfig;
 
 /// How long a frame takes from a host to itself.
 pub const LOOPBACK_DELAY: Duration = Duration::from_micros(1);
@@ -37,52 +39,6 @@ pub const MAX_ROUNDS_AT_ONE_INSTANT: u64 = 1_000_000;
 /// A host of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub usize);
-
-/// What a host is made of.
-#[derive(Debug, Clone)]
-pub struct HostConfig {
-    /// Its name, for captures.
-    pub name: String,
-    /// Its addresses, each a GID.
-    pub ips: Vec<IpAddr>,
-    /// Its link to the switch; the device's MTU follows from it.
-    pub link: LinkParams,
-    /// Whether it sends UDP checksums, as Linux sockets do and adapters do not.
-    pub udp_checksum: bool,
-    /// The VLAN its frames are tagged for, if any.
-    pub vlan: Option<u16>,
-    /// Everything else about the device. Addresses, seed, GUID and MTU are filled in.
-    pub device: DeviceConfig,
-}
-
-impl HostConfig {
-    /// A host with one address, a default link and UDP checksums.
-    pub fn new(ip: IpAddr) -> Self {
-        HostConfig {
-            name: format!("host-{ip}"),
-            ips: vec![ip],
-            link: LinkParams::DEFAULT,
-            udp_checksum: true,
-            vlan: None,
-            device: DeviceConfig::roce_v2(ip),
-        }
-    }
-
-    /// The same with iWARP on a simulated TCP.
-    pub fn iwarp(ip: IpAddr) -> Self {
-        HostConfig { device: DeviceConfig::iwarp(ip), ..HostConfig::new(ip) }
-    }
-
-    /// A host with an InfiniBand port that goes by one IP address. [`World::ib_up`] waits for its subnet.
-    pub fn infiniband(ip: IpAddr) -> Self {
-        HostConfig { device: DeviceConfig::infiniband(Guid(0), vec![ip]), ..HostConfig::new(ip) }
-    }
-
-    /// The same with RoCE v1: its frames stay on the switch, whatever routers there are.
-    pub fn roce_v1(ip: IpAddr) -> Self {
-        HostConfig { device: DeviceConfig::roce_v1(ip), ..HostConfig::new(ip) }
-    }
-}
 
 /// Nothing can happen any more, or the time given is over, and the future is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -190,20 +146,6 @@ impl World {
     /// When the host is down.
     pub fn device(&self, host: HostId) -> Device {
         self.inner.borrow().hosts[host.0].device().expect("the host is up").clone()
-    }
-
-    /// Waits until the subnet manager has brought the ports of all InfiniBand hosts up; whether it has within `limit`.
-    pub fn ib_up(&self, limit: Duration) -> bool {
-        self.run_until(limit, || {
-            let inner = self.inner.borrow();
-            let mut devices = inner.hosts.iter().filter(|host| host.is_infiniband()).filter_map(Host::device);
-            devices.all(|device| device.port().state == PortState::Active)
-        })
-    }
-
-    /// Looks at the InfiniBand subnet, if there is one.
-    pub fn with_subnet<T>(&self, look: impl FnOnce(&mut Subnet) -> T) -> Option<T> {
-        self.inner.borrow_mut().ib.as_mut().map(|ib| look(&mut ib.subnet))
     }
 
     /// Whether a host runs.
@@ -488,22 +430,6 @@ impl Inner {
         any
     }
 
-    /// An InfiniBand host hears something.
-    fn heard(&mut self, now: Instant, elapsed: SimTime, news: News) {
-        let host = match &news {
-            News::Packet(host, _) | News::Port(host, _) | News::Room(host) => *host,
-        };
-        self.digest.number(elapsed.as_nanos());
-        self.digest.number(host.0 as u64);
-        if let News::Packet(_, packet) = &news {
-            self.digest.bytes(packet);
-            if let Some(capture) = &mut self.capture {
-                capture.packet(host.0, elapsed, pcapng::Direction::Inbound, packet);
-            }
-        }
-        self.hosts[host.0].hear(now, news);
-    }
-
     fn arrived(&mut self, now: Instant, elapsed: SimTime, to: HostId, frame: &[u8]) {
         self.digest.number(elapsed.as_nanos());
         self.digest.number(to.0 as u64);
@@ -544,19 +470,6 @@ impl Inner {
             }
         }
         any
-    }
-
-    fn drain_infiniband(&mut self, index: usize, now: Instant, elapsed: SimTime) {
-        let names: Vec<_> =
-            self.hosts.iter().enumerate().map(|(i, host)| (HostId(i), host.nic.ips.clone())).collect();
-        let Some(fabric) = &mut self.ib else { return };
-        let sent = self.hosts[index].drain_into(now, fabric, &names);
-        self.hosts[index].nic.counters.sent += sent.len() as u64;
-        if let Some(capture) = &mut self.capture {
-            for packet in &sent {
-                capture.packet(index, elapsed, pcapng::Direction::Outbound, packet);
-            }
-        }
     }
 
     fn record_sent(&mut self, host: usize, elapsed: SimTime, frame: &[u8]) {

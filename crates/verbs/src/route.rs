@@ -4,10 +4,8 @@
 //! connection manager. A future dropped early withdraws its request, and a late answer finds nothing.
 
 use std::collections::{BTreeSet, HashMap};
-use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use everywire_transport::ib::PathLink;
@@ -15,7 +13,6 @@ use everywire_transport::iwarp::ConnId;
 use everywire_wire::Mtu;
 
 use crate::config::{GidType, PortState};
-use crate::device::Device;
 use crate::ib_group::mgid_of;
 use crate::state::State;
 use crate::stream::StreamListenerId;
@@ -190,15 +187,15 @@ impl Command {
 }
 
 /// A request for a route.
-struct Asked {
-    asker: Asker,
-    dst: IpAddr,
+pub(crate) struct Asked {
+    pub(crate) asker: Asker,
+    pub(crate) dst: IpAddr,
     /// The type of GID to go out from; the first of the route's source otherwise.
-    gid_type: Option<GidType>,
+    pub(crate) gid_type: Option<GidType>,
 }
 
 /// Who asked.
-enum Asker {
+pub(crate) enum Asker {
     /// A [`Resolving`].
     Future {
         answer: Option<Result<Way, RouteError>>,
@@ -215,7 +212,7 @@ enum Asker {
 #[derive(Default)]
 pub(crate) struct Routes {
     next: u64,
-    open: HashMap<u64, Asked>,
+    pub(crate) open: HashMap<u64, Asked>,
     timers: BTreeSet<(Instant, u64)>,
 }
 
@@ -231,7 +228,7 @@ impl Routes {
         }
     }
 
-    fn asker(&mut self, token: u64) -> Option<&mut Asker> {
+    pub(crate) fn asker(&mut self, token: u64) -> Option<&mut Asker> {
         self.open.get_mut(&token).map(|asked| &mut asked.asker)
     }
 
@@ -276,7 +273,7 @@ impl State {
         self.ask_route(Asked { asker: Asker::Cm, dst, gid_type: None }, scope_id, src)
     }
 
-    fn ask_route(
+    pub(crate) fn ask_route(
         &mut self,
         asked: Asked,
         scope_id: u32,
@@ -381,63 +378,6 @@ impl State {
         {
             let waker = self.routes.answer(token, Err(RouteError::NoAnswer));
             self.core.wakes.extend(waker);
-        }
-    }
-}
-
-/// Waits for a route. Dropped early, it withdraws the request.
-pub(crate) struct Resolving {
-    device: Device,
-    token: Result<RouteToken, RouteError>,
-}
-
-impl Device {
-    /// Asks for a route, from a GID of the type given; the driver may take `limit` to answer, and never longer than
-    /// [`ROUTE_TIMEOUT`].
-    pub(crate) fn resolve(
-        &self,
-        dst: IpAddr,
-        scope_id: u32,
-        src: Option<IpAddr>,
-        gid_type: Option<GidType>,
-        limit: Option<Duration>,
-    ) -> Resolving {
-        let limit = limit.map_or(ROUTE_TIMEOUT, |limit| limit.min(ROUTE_TIMEOUT));
-        let asker = Asker::Future { answer: None, waker: None, limit, due: None };
-        let token = self.lock().ask_route(Asked { asker, dst, gid_type }, scope_id, src);
-        Resolving { device: self.clone(), token }
-    }
-}
-
-impl Future for Resolving {
-    type Output = Result<Way, RouteError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let token = match self.token {
-            Ok(token) => token,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        let mut state = self.device.lock();
-        match state.routes.asker(token.0) {
-            Some(Asker::Future { answer: Some(answer), .. }) => {
-                let answer = *answer;
-                state.routes.open.remove(&token.0);
-                Poll::Ready(answer)
-            }
-            Some(Asker::Future { waker, .. }) => {
-                let replaced = waker.replace(cx.waker().clone());
-                state.discard(replaced);
-                Poll::Pending
-            }
-            _ => Poll::Pending, // polled again after it was ready
-        }
-    }
-}
-
-impl Drop for Resolving {
-    fn drop(&mut self) {
-        if let Ok(token) = self.token {
-            self.device.lock().withdraw_route(token);
         }
     }
 }

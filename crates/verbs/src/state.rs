@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use everywire_transport::ib::{self, QpAttr};
+use everywire_transport::ib;
 use everywire_transport::mad::Gsi;
 use everywire_wire::{Guid, Psn, Qpn};
 use rand_chacha::ChaCha8Rng;
@@ -204,60 +204,6 @@ impl State {
         }
     }
 
-    /// Changes a queue pair's attributes.
-    pub(crate) fn modify(&mut self, qpn: Qpn, attr: &QpAttr) -> Option<Result<(), ib::ModifyError>> {
-        let slot = self.qps.slot(qpn)?;
-        if let Some(index) = attr.pkey_index
-            && self.ib.is_some()
-        {
-            return self.modify_with_pkey(slot, qpn, index, attr);
-        }
-        self.modify_slot(slot, qpn, attr)
-    }
-
-    /// The same on InfiniBand, where the partition table has several entries and the subnet manager fills it.
-    fn modify_with_pkey(
-        &mut self,
-        slot: u32,
-        qpn: Qpn,
-        index: u16,
-        attr: &QpAttr,
-    ) -> Option<Result<(), ib::ModifyError>> {
-        let Some(pkey) = self.pkey_at(index) else {
-            return Some(Err(ib::ModifyError::Unsupported { what: "a P_Key index without a partition" }));
-        };
-        let result = self.modify_slot(slot, qpn, &QpAttr { pkey_index: Some(0), ..attr.clone() })?;
-        if result.is_ok()
-            && let Some(qp) = self.qps.at(slot).and_then(|entry| entry.qp.ib())
-        {
-            qp.set_pkey(index, pkey);
-        }
-        Some(result)
-    }
-
-    fn modify_slot(&mut self, slot: u32, qpn: Qpn, attr: &QpAttr) -> Option<Result<(), ib::ModifyError>> {
-        if attr.state == Some(ib::QpState::Reset) {
-            self.keep_last_words(slot);
-            self.drop_stream(slot);
-        }
-        let result = self.with_slot(slot, |qp, core| qp.modify(core, attr))?;
-        if matches!(attr.state, Some(ib::QpState::Err | ib::QpState::Reset)) {
-            self.cm_qp_taken(qpn);
-        }
-        let Some(entry) = self.qps.at(slot) else { return Some(result) };
-        let peer = match entry.qp.config().ty {
-            ib::QpType::Ud => None,
-            ib::QpType::Rc | ib::QpType::Uc => entry.qp.query().path.map(|path| path.dst),
-        };
-        let before = std::mem::replace(&mut entry.peer, peer);
-        if before != peer {
-            // In this order, so that a window that stays in use is kept.
-            peer.inspect(|&ip| self.core.windows.add_user(ip));
-            before.inspect(|&ip| self.core.windows.remove_user(ip, qpn));
-        }
-        Some(result)
-    }
-
     /// Destroys a queue pair: nothing of it completes or is sent any more.
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) -> Option<Box<QpEntry>> {
         self.cm_qp_destroyed(qpn);
@@ -315,7 +261,7 @@ impl State {
 
     /// What a queue pair owes its peer when its state ends, acknowledgements held back, is sent in its stead: otherwise the
     /// peer, whose message was taken, would retry until it gave up.
-    fn keep_last_words(&mut self, slot: u32) {
+    pub(crate) fn keep_last_words(&mut self, slot: u32) {
         let (Some(now), Some(entry)) = (self.now, self.qps.at(slot)) else { return };
         let Some(qp) = entry.qp.ib() else { return };
         if qp.config().ty != ib::QpType::Rc || qp.poll_timeout().is_none() {
@@ -338,7 +284,7 @@ impl State {
 
     /// The queue pair in `slot` has nothing to do with its TCP connection any more, which ends once the driver has sent what
     /// it has.
-    fn drop_stream(&mut self, slot: u32) {
+    pub(crate) fn drop_stream(&mut self, slot: u32) {
         let conn = self.qps.at(slot).and_then(|entry| entry.qp.iwarp()?.conn());
         if let (Some(now), Some(conn)) = (self.now, conn) {
             self.stream_close(now, conn);

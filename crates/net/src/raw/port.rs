@@ -8,28 +8,24 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use everywire_fabric::pcapng::Direction;
-use everywire_wire::eth::{EthHeader, Ethertype, VlanTag};
 use everywire_wire::frame::{destination_gid, roce_v1_payload};
-use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header, PROTOCOL_UDP};
-use everywire_wire::udp::UdpHeader;
 use everywire_wire::{Gid, MacAddr, UdpFrame};
 use socket2::Socket;
 
+use super::frame::{Sender, Tagging, VNET, capture_received, received, received_v1};
 use super::neighbour::{Link, Neighbours};
 use super::socket::{membership, packet_drops, packet_socket};
-use crate::capture::{Capture, flow_label};
+use crate::capture::Capture;
 use crate::error::OpenError;
 use crate::route::{self, Interface};
 use crate::udp::{Outgoing, PathEvent, PortCounters, PortOptions, ROCE_V2_PORT, Received, RecvBatch};
 use crate::udp::{RoceSocket, Role, SendBatch, describe_owner};
 
-/// struct virtio_net_hdr, without the buffer count.
-const VNET: usize = 10;
 /// VIRTIO_NET_HDR_GSO_UDP_L4: a train of UDP datagrams.
 const GSO_UDP_L4: u8 = 5;
 /// The bit beside the GSO type that tells of ECN.
@@ -50,34 +46,17 @@ struct Waiting {
     frame: Bytes,
 }
 
-/// Which 802.1Q tag frames get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tagging {
-    /// VLAN; 0 for a tag that carries a priority only.
-    pub vid: u16,
-    /// Priority, 0 to 7; `None`: the upper three bits of the traffic class.
-    pub priority: Option<u8>,
-}
-
-impl Tagging {
-    fn tag(self, traffic_class: u8) -> VlanTag {
-        let tag = VlanTag::for_traffic_class(self.vid, traffic_class);
-        VlanTag { priority: self.priority.unwrap_or(tag.priority), ..tag }
-    }
-}
-
 /// One device on raw Ethernet.
 #[derive(Debug)]
 pub struct RawPort {
     interface: Interface,
-    mac: MacAddr,
     local: IpAddr,
+    sender: Sender,
     socket: Socket,
     /// Holds ADDR:4791 and the groups.
     holder: RoceSocket,
     /// With whether they are RoCE v1's.
     groups: Vec<(IpAddr, bool)>,
-    vlan: Option<Tagging>,
     neighbours: Neighbours,
     /// Datagrams, cut out of their trains, that wait for a neighbour.
     waiting: VecDeque<Waiting>,
@@ -119,13 +98,12 @@ impl RawPort {
             })?;
         let neighbours = Neighbours::new(interface.index, ip).map_err(system("open a netlink socket"))?;
         Ok(RawPort {
-            mac: MacAddr(interface.mac.unwrap_or_default()),
+            sender: Sender { mac: MacAddr(interface.mac.unwrap_or_default()), local: ip, vlan },
             interface,
             local: ip,
             socket,
             holder,
             groups: Vec::new(),
-            vlan,
             neighbours,
             waiting: VecDeque::new(),
             to_self: VecDeque::new(),
@@ -234,7 +212,7 @@ impl RawPort {
             let loops = self.groups.contains(&(dst, item.roce_v1));
             self.frames.clear();
             for (id, payload) in item.bytes.chunks(size).enumerate() {
-                let frame = self.frame(item, link, id as u16, payload);
+                let frame = self.sender.frame(item, link, id as u16, payload);
                 match link {
                     Link::Wait => {
                         let frame = frame[VNET..].into();
@@ -332,52 +310,6 @@ impl RawPort {
         true
     }
 
-    fn frame(&self, item: &Outgoing<'_>, link: Link, id: u16, payload: &[u8]) -> Vec<u8> {
-        let dst = if let Link::Mac(mac) = link { mac } else { MacAddr([0; 6]) };
-        let vlan = self.vlan.map(|vlan| vlan.tag(item.tos));
-        let eth = EthHeader { dst, src: self.mac, vlan, ethertype: Ethertype::ROCE_V1 };
-        if item.roce_v1 {
-            let mut bytes = vec![0; VNET + eth.header_len()];
-            eth.emit(&mut bytes[VNET..]);
-            bytes.extend_from_slice(payload);
-            return bytes;
-        }
-        let ip = match (self.local, item.dst.ip()) {
-            (IpAddr::V6(src), IpAddr::V6(dst)) => IpHeader::V6(Ipv6Header {
-                traffic_class: item.tos,
-                flow_label: flow_label(item.dst),
-                payload_len: 0,
-                next_header: PROTOCOL_UDP,
-                hop_limit: item.ttl,
-                src,
-                dst,
-            }),
-            (src, dst) => IpHeader::V4(Ipv4Header {
-                tos: item.tos,
-                total_len: 0,
-                id,
-                flags_frag: Ipv4Header::DF,
-                ttl: item.ttl,
-                protocol: PROTOCOL_UDP,
-                checksum: 0,
-                src: v4(src),
-                dst: v4(dst),
-            }),
-        };
-        let mut frame = UdpFrame {
-            eth,
-            ip,
-            // No UDP checksum, as Linux' RoCE has none: the ICRC protects more.
-            udp: UdpHeader { src_port: item.src_port, dst_port: item.dst.port(), length: 0, checksum: 0 },
-            payload,
-            trailer: &[],
-        };
-        frame.fill_lengths_and_checksums();
-        let mut bytes = vec![0; VNET];
-        frame.emit(&mut bytes);
-        bytes
-    }
-
     /// Becomes a member of a multicast group. Of RoCE v2's the kernel tells the routers and switches (IGMP, MLD) and programs
     /// the interface; RoCE v1 has no such protocol, so only the interface is told.
     pub fn join(&mut self, group: IpAddr, roce_v1: bool) -> io::Result<()> {
@@ -404,61 +336,5 @@ impl RawPort {
             (false, true) => self.holder.join(group, self.local, index),
             (false, false) => self.holder.leave(group, self.local, index),
         }
-    }
-}
-
-fn received_v1(packet: &[u8]) -> Received<'_> {
-    let nobody = SocketAddr::from(([0; 4], 0));
-    Received {
-        src: nobody,
-        dst: nobody.ip(),
-        tos: 0,
-        ttl: 0,
-        segment: 0,
-        ip_id: None,
-        bytes: packet,
-        roce_v1: true,
-    }
-}
-
-fn v4(ip: IpAddr) -> std::net::Ipv4Addr {
-    match ip {
-        IpAddr::V4(v4) => v4,
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED),
-    }
-}
-
-fn received<'a>(frame: &UdpFrame<'a>, segment: usize) -> Received<'a> {
-    let ip_id = match frame.ip {
-        IpHeader::V4(header) => Some(header.id),
-        IpHeader::V6(_) => None,
-    };
-    Received {
-        src: frame.src(),
-        dst: frame.ip.dst(),
-        tos: frame.ip.traffic_class(),
-        ttl: frame.ip.hop_limit(),
-        segment,
-        ip_id,
-        bytes: frame.payload,
-        roce_v1: false,
-    }
-}
-
-/// A train is written as the datagrams that it stands for.
-fn capture_received(capture: &mut Capture, bytes: &[u8], frame: &UdpFrame<'_>, received: &Received<'_>) {
-    if received.segment == 0 {
-        return capture.frame(Direction::Inbound, bytes, None);
-    }
-    let mut whole = Vec::new();
-    for (index, payload) in received.segments().enumerate() {
-        let mut one = UdpFrame { payload, trailer: &[], ..*frame };
-        if let IpHeader::V4(header) = &mut one.ip {
-            header.id = header.id.wrapping_add(index as u16);
-        }
-        one.fill_lengths_and_checksums();
-        whole.clear();
-        one.emit(&mut whole);
-        capture.frame(Direction::Inbound, &whole, None);
     }
 }

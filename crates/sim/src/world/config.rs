@@ -1,0 +1,52 @@
+//! What a host of a world is made of.
+
+use std::net::IpAddr;
+
+use everywire_fabric::link::LinkParams;
+use everywire_verbs::{DeviceConfig, Guid};
+
+/// What a host is made of.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// Its name, for captures.
+    pub name: String,
+    /// Its addresses, each a GID.
+    pub ips: Vec<IpAddr>,
+    /// Its link to the switch; the device's MTU follows from it.
+    pub link: LinkParams,
+    /// Whether it sends UDP checksums, as Linux sockets do and adapters do not.
+    pub udp_checksum: bool,
+    /// The VLAN its frames are tagged for, if any.
+    pub vlan: Option<u16>,
+    /// Everything else about the device. Addresses, seed, GUID and MTU are filled in.
+    pub device: DeviceConfig,
+}
+
+impl HostConfig {
+    /// A host with one address, a default link and UDP checksums.
+    pub fn new(ip: IpAddr) -> Self {
+        HostConfig {
+            name: format!("host-{ip}"),
+            ips: vec![ip],
+            link: LinkParams::DEFAULT,
+            udp_checksum: true,
+            vlan: None,
+            device: DeviceConfig::roce_v2(ip),
+        }
+    }
+
+    /// The same with iWARP on a simulated TCP.
+    pub fn iwarp(ip: IpAddr) -> Self {
+        HostConfig { device: DeviceConfig::iwarp(ip), ..HostConfig::new(ip) }
+    }
+
+    /// A host with an InfiniBand port that goes by one IP address. [`World::ib_up`] waits for its subnet.
+    pub fn infiniband(ip: IpAddr) -> Self {
+        HostConfig { device: DeviceConfig::infiniband(Guid(0), vec![ip]), ..HostConfig::new(ip) }
+    }
+
+    /// The same with RoCE v1: its frames stay on the switch, whatever routers there are.
+    pub fn roce_v1(ip: IpAddr) -> Self {
+        HostConfig { device: DeviceConfig::roce_v1(ip), ..HostConfig::new(ip) }
+    }
+}

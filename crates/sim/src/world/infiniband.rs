@@ -1,0 +1,59 @@
+//! A world's InfiniBand hosts: what they hear, what they send, and when their subnet is up.
+
+use std::time::{Duration, Instant};
+
+use everywire_fabric::clock::SimTime;
+use everywire_fabric::ib::Subnet;
+use everywire_fabric::pcapng;
+use everywire_verbs::PortState;
+
+use super::{HostId, Inner, World};
+use crate::host::Host;
+use crate::ib::News;
+
+impl World {
+    /// Waits until the subnet manager has brought the ports of all InfiniBand hosts up; whether it has within `limit`.
+    pub fn ib_up(&self, limit: Duration) -> bool {
+        self.run_until(limit, || {
+            let inner = self.inner.borrow();
+            let mut devices = inner.hosts.iter().filter(|host| host.is_infiniband()).filter_map(Host::device);
+            devices.all(|device| device.port().state == PortState::Active)
+        })
+    }
+
+    /// Looks at the InfiniBand subnet, if there is one.
+    pub fn with_subnet<T>(&self, look: impl FnOnce(&mut Subnet) -> T) -> Option<T> {
+        self.inner.borrow_mut().ib.as_mut().map(|ib| look(&mut ib.subnet))
+    }
+}
+
+impl Inner {
+    /// An InfiniBand host hears something.
+    pub(super) fn heard(&mut self, now: Instant, elapsed: SimTime, news: News) {
+        let host = match &news {
+            News::Packet(host, _) | News::Port(host, _) | News::Room(host) => *host,
+        };
+        self.digest.number(elapsed.as_nanos());
+        self.digest.number(host.0 as u64);
+        if let News::Packet(_, packet) = &news {
+            self.digest.bytes(packet);
+            if let Some(capture) = &mut self.capture {
+                capture.packet(host.0, elapsed, pcapng::Direction::Inbound, packet);
+            }
+        }
+        self.hosts[host.0].hear(now, news);
+    }
+
+    pub(super) fn drain_infiniband(&mut self, index: usize, now: Instant, elapsed: SimTime) {
+        let names: Vec<_> =
+            self.hosts.iter().enumerate().map(|(i, host)| (HostId(i), host.nic.ips.clone())).collect();
+        let Some(fabric) = &mut self.ib else { return };
+        let sent = self.hosts[index].drain_into(now, fabric, &names);
+        self.hosts[index].nic.counters.sent += sent.len() as u64;
+        if let Some(capture) = &mut self.capture {
+            for packet in &sent {
+                capture.packet(index, elapsed, pcapng::Direction::Outbound, packet);
+            }
+        }
+    }
+}
