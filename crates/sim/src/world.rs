@@ -29,7 +29,7 @@ use crate::host::Host;
 use crate::ib::{IbFabric, News};
 use crate::nic::NicCounters;
 
-pub use config::HostConfig;
+pub use config::{HostConfig, Stalled};
 
 /// How long a frame takes from a host to itself.
 pub const LOOPBACK_DELAY: Duration = Duration::from_micros(1);
@@ -39,23 +39,6 @@ pub const MAX_ROUNDS_AT_ONE_INSTANT: u64 = 1_000_000;
 /// A host of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub usize);
-
-/// Nothing can happen any more, or the time given is over, and the future is not ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Stalled {
-    /// No event, timeout or timer is left: the future waits for something that will never come.
-    #[error("nothing is left to happen after {after:?} of virtual time, and the task has not ended")]
-    Idle {
-        /// Virtual time since the start.
-        after: Duration,
-    },
-    /// The time is over.
-    #[error("the task has not ended within {limit:?} of virtual time")]
-    TimedOut {
-        /// The time that was given.
-        limit: Duration,
-    },
-}
 
 struct Inner {
     seed: u64,

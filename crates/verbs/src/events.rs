@@ -13,7 +13,10 @@ use std::task::{Context, Poll};
 use everywire_transport::ib::{CqId, QpEvent, SrqId};
 use everywire_wire::Qpn;
 
+use crate::config::PortState;
+use crate::counters::DeviceCounter;
 use crate::device::Device;
+use crate::state::State;
 use crate::waker::{WakerKey, WakerSet, Wakers};
 
 /// Events that wait; later ones are lost and counted.
@@ -80,6 +83,22 @@ fn qp_event_name(event: QpEvent) -> &'static str {
         QpEvent::Fatal => "QP_FATAL",
         QpEvent::RequestError => "QP_REQ_ERR",
         QpEvent::AccessError => "QP_ACCESS_ERR",
+    }
+}
+
+impl State {
+    /// The port has come up or gone down.
+    pub(crate) fn set_port_state(&mut self, port: PortState) {
+        if std::mem::replace(&mut self.port, port) == port {
+            return;
+        }
+        match port {
+            PortState::Active => self.core.raise(AsyncEvent::PortActive),
+            PortState::Down => {
+                self.core.counters.add_device(DeviceCounter::LinkDowned, 1);
+                self.core.raise(AsyncEvent::PortError);
+            }
+        }
     }
 }
 

@@ -18,7 +18,6 @@ use rand_core::{Rng, SeedableRng};
 use crate::any_qp::AnyQp;
 use crate::cm_id::CmState;
 use crate::config::{DeviceConfig, GidType, PortState, Wire};
-use crate::counters::DeviceCounter;
 use crate::events::AsyncEvent;
 use crate::ib::IbState;
 use crate::memory::Region;
@@ -188,20 +187,6 @@ impl State {
         let result = run(&mut entry.qp, &mut self.core);
         self.settle(slot, poll);
         Some(result)
-    }
-
-    /// The port has come up or gone down.
-    pub(crate) fn set_port_state(&mut self, port: PortState) {
-        if std::mem::replace(&mut self.port, port) == port {
-            return;
-        }
-        match port {
-            PortState::Active => self.core.raise(AsyncEvent::PortActive),
-            PortState::Down => {
-                self.core.counters.add_device(DeviceCounter::LinkDowned, 1);
-                self.core.raise(AsyncEvent::PortError);
-            }
-        }
     }
 
     /// Destroys a queue pair: nothing of it completes or is sent any more.

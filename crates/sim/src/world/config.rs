@@ -1,6 +1,7 @@
-//! What a host of a world is made of.
+//! What a host of a world is made of, and how a wait can end.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use everywire_fabric::link::LinkParams;
 use everywire_verbs::{DeviceConfig, Guid};
@@ -49,4 +50,21 @@ impl HostConfig {
     pub fn roce_v1(ip: IpAddr) -> Self {
         HostConfig { device: DeviceConfig::roce_v1(ip), ..HostConfig::new(ip) }
     }
+}
+
+/// Nothing can happen any more, or the time given is over, and the future is not ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Stalled {
+    /// No event, timeout or timer is left: the future waits for something that will never come.
+    #[error("nothing is left to happen after {after:?} of virtual time, and the task has not ended")]
+    Idle {
+        /// Virtual time since the start.
+        after: Duration,
+    },
+    /// The time is over.
+    #[error("the task has not ended within {limit:?} of virtual time")]
+    TimedOut {
+        /// The time that was given.
+        limit: Duration,
+    },
 }
