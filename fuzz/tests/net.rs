@@ -21,7 +21,8 @@ target!(device_spec, names(), |bytes| {
     if let Ok(text) = std::str::from_utf8(bytes) {
         match DeviceSpec::parse(text) {
             Ok(spec) => {
-                assert!(!spec.ip.is_unspecified() && !spec.ip.is_multicast());
+                let of_fabric = matches!(spec.wire, WireKind::Fabric(_));
+                assert!(spec.ip.is_unspecified() == of_fabric && !spec.ip.is_multicast());
                 assert!(spec.wire == WireKind::Udp || text.starts_with("rocev2-raw:"));
             }
             Err(error) => assert!(!error.to_string().is_empty()),

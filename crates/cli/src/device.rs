@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, possible_devices, route};
+use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, WireKind, possible_devices, route};
 use everywire_verbs::Mtu;
 
 use crate::error::CliError;
@@ -56,6 +56,7 @@ impl DeviceArgs {
         let wire = self.wire();
         if let Some(name) = self.device.as_ref().filter(|name| *name != wire) {
             if let Ok(spec) = DeviceSpec::parse(name)
+                && !matches!(spec.wire, WireKind::Fabric(_))
                 && spec.ip.is_ipv4() != peer.is_ipv4()
             {
                 let family = |v4: bool| if v4 { "IPv4" } else { "IPv6" };
@@ -133,6 +134,13 @@ impl DeviceArgs {
             last_error.map_or_else(String::new, |e| e.to_string())
         )))
     }
+}
+
+/// Where a server listens: the device's first address.
+pub fn listen_at(host: &Host, port: u16) -> Result<SocketAddr, CliError> {
+    let (ip, scope_id) =
+        host.addresses().first().ok_or_else(|| CliError::failed("the device has no address"))?;
+    Ok(route::with_scope(*ip, port, *scope_id))
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

@@ -131,10 +131,10 @@ fn tell_counters(host: &Host) {
 
 fn listen(nvme: &NvmeTarget, host: &Host, port: u16) -> Result<(), CliError> {
     let device = host.device();
-    for gid in device.gids() {
-        let address = route::with_scope(gid.ip, port, gid.scope_id);
+    for (ip, scope_id) in host.addresses() {
+        let address = route::with_scope(*ip, port, *scope_id);
         let address = nvme.listen(device, address).map_err(CliError::failed)?;
-        let shown = Scoped(address, gid.interface.as_deref());
+        let shown = Scoped(address, Some(&host.interface().name));
         print(format_args!("listening on {shown}, device {}", device.name()))?;
     }
     Ok(())

@@ -15,6 +15,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use everywire_fabric::ib::erf_record;
 use everywire_fabric::pcapng::{Direction, InterfaceId, LinkType, PacketInfo, Writer};
 use everywire_wire::eth::{EthHeader, Ethertype};
 use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header, PROTOCOL_UDP};
@@ -84,9 +85,13 @@ impl Capture {
     /// # Errors
     /// What the file system said; as [`Capture::may_write`].
     pub fn create(path: &Path, device: &str) -> io::Result<Capture> {
+        Capture::create_of(path, device, LinkType::ETHERNET)
+    }
+
+    fn create_of(path: &Path, device: &str, link: LinkType) -> io::Result<Capture> {
         let file = BufWriter::with_capacity(BUFFER, open(path)?);
         let mut writer = Writer::new(file, concat!("everywire ", env!("CARGO_PKG_VERSION")))?;
-        let interface = writer.add_interface(device, "RDMA device of this process", LinkType::ETHERNET)?;
+        let interface = writer.add_interface(device, "RDMA device of this process", link)?;
         writer.flush()?;
         Ok(Capture {
             path: path.to_owned(),
@@ -95,6 +100,21 @@ impl Capture {
             frame: Vec::new(),
             unflushed: false,
         })
+    }
+
+    /// The same of InfiniBand packets, which stand in ERF records; see [`Capture::infiniband`].
+    ///
+    /// # Errors
+    /// As [`Capture::create`].
+    pub fn create_infiniband(path: &Path, device: &str) -> io::Result<Capture> {
+        Capture::create_of(path, device, LinkType::ERF)
+    }
+
+    /// Writes an InfiniBand packet, LRH to VCRC.
+    pub fn infiniband(&mut self, direction: Direction, packet: &[u8]) {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time_ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
+        self.frame(direction, &erf_record(time_ns, packet), None);
     }
 
     /// Writes a datagram that was sent, whose IPv4 Identification the kernel writes as `id`.

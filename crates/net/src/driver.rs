@@ -6,6 +6,7 @@
 
 mod either;
 mod engine;
+mod fabric;
 mod paths;
 mod shared;
 mod streams;
@@ -22,21 +23,24 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use everywire_verbs::{
-    Device, DeviceConfig, DeviceLimits, GidEntry, GidType, Guid, IcrcCheck, IwarpOptions, Mtu, Progress, Wire,
+    Device, DeviceConfig, DeviceLimits, Gid, GidEntry, GidType, Guid, IcrcCheck, IwarpOptions, Mtu, Progress,
+    Wire,
 };
 
 use crate::capture::Capture;
 use crate::error::{OpenError, with_limit};
+use crate::fabric_port::FabricPort;
 use crate::link::Link;
 use crate::raw::RawPort;
 use crate::route::{self, Interface};
 use crate::runtime::TokioRt;
-use crate::spec::{DeviceSpec, WireKind};
+use crate::spec::{DeviceSpec, FabricWire, WireKind};
 use crate::tcp::{Listening, PlainListener, StreamCapture};
 use crate::udp::{PortCounters, PortOptions, UdpPort};
 
 use either::Engine;
 use engine::DatagramEngine;
+use fabric::FabricEngine;
 pub(crate) use shared::{Mode, Patience, Shared};
 use streams::StreamEngine;
 pub(crate) use thread::timespec;
@@ -76,11 +80,12 @@ pub struct Host {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     interface: Interface,
+    addresses: Vec<(IpAddr, u32)>,
 }
 
 impl Host {
     /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets), `rocev2-raw:INTERFACE/ADDRESS`,
-    /// `rocev1:INTERFACE/ADDRESS` or `iwarp:ADDRESS` (ordinary TCP sockets).
+    /// `rocev1:INTERFACE/ADDRESS`, `iwarp:ADDRESS` (ordinary TCP sockets) or `ib:FABRIC/HOST/PORT` (a running fabric).
     ///
     /// # Errors
     /// In words: a name that is none, an address that is not this host's, who owns the address if somebody does, which limit
@@ -94,6 +99,9 @@ impl Host {
 
     fn open_device(name: &str, options: &OpenOptions) -> Result<Host, OpenError> {
         let spec = DeviceSpec::parse(name)?;
+        if let WireKind::Fabric(wire) = &spec.wire {
+            return Host::open_fabric(name, wire, options);
+        }
         let (ip, scope_id) = (spec.ip, spec.scope_id);
         let system = |step| move |source| OpenError::System { step, ip, source };
         let interface = find_interface(&spec)?;
@@ -111,7 +119,7 @@ impl Host {
                 let port = RawPort::open(&raw.interface, ip, scope_id, &options.port, raw.vlan)?;
                 (Some(Port::Raw(port)), RAW_SOURCE_PORTS.to_vec())
             }
-            WireKind::Tcp => (None, Vec::new()),
+            WireKind::Tcp | WireKind::Fabric(_) => (None, Vec::new()),
         };
         let config = DeviceConfig {
             name: name.to_owned(),
@@ -143,11 +151,56 @@ impl Host {
         };
         let (engine, listening) =
             make_engine(&device, ip, port, link, capture).map_err(system("watch the sockets"))?;
+        Ok(Host::on(device, engine, listening, interface, vec![(ip, scope_id)]))
+    }
+
+    /// A device at a port of a running fabric.
+    fn open_fabric(name: &str, wire: &FabricWire, options: &OpenOptions) -> Result<Host, OpenError> {
+        let failed = |source| OpenError::Fabric { name: name.to_owned(), source };
+        let (port, welcome) = FabricPort::attach(&wire.fabric, &wire.port).map_err(failed)?;
+        let seed = options.seed.map_or_else(entropy, Ok).map_err(failed)?;
+        let most = welcome.port.mtu;
+        let active_mtu = options.mtu.filter(|asked| asked.bytes() < most.bytes()).unwrap_or(most);
+        let named = Some(welcome.ip).filter(|ip| !ip.is_zero()).map(|ip| ip.to_ip());
+        let config = DeviceConfig {
+            name: name.to_owned(),
+            node_guid: welcome.node_guid,
+            active_mtu,
+            limits: options.limits.clone(),
+            seed,
+            ..DeviceConfig::infiniband(welcome.port_guid, named.into_iter().collect())
+        };
+        let addresses = vec![(named.unwrap_or_else(|| Gid::link_local(welcome.port_guid).to_ip()), 0)];
+        let capture = match &options.capture {
+            Some(path) => {
+                Some(Capture::create_infiniband(path, name).map_err(|error| capture_error(path, error))?)
+            }
+            None => None,
+        };
+        let device = Device::new(config);
+        let interface = Interface {
+            name: format!("{}/{}", wire.fabric, wire.port),
+            index: 0,
+            mtu: most.bytes(),
+            mac: None,
+            loopback: false,
+        };
+        let engine = FabricEngine::new(device.clone(), port, &welcome.port, capture).map_err(failed)?;
+        Ok(Host::on(device, Engine::Fabric(Box::new(engine)), None, interface, addresses))
+    }
+
+    fn on(
+        device: Device,
+        engine: Engine,
+        listening: Option<Arc<Listening>>,
+        interface: Interface,
+        addresses: Vec<(IpAddr, u32)>,
+    ) -> Host {
         let shared = Arc::new(Shared::new(engine, listening));
         let installed = device.install_progress(shared.clone());
         debug_assert!(installed, "the device is new");
         INLINE_HOSTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&shared));
-        Ok(Host { device, shared, thread: Mutex::new(None), interface })
+        Host { device, shared, thread: Mutex::new(None), interface, addresses }
     }
 
     /// The device.
@@ -158,6 +211,12 @@ impl Host {
     /// The interface it is on.
     pub fn interface(&self) -> &Interface {
         &self.interface
+    }
+
+    /// The IP addresses by which it is listened at, each with the interface index of a link-local one, else 0. An InfiniBand
+    /// port without one has its GID's.
+    pub fn addresses(&self) -> &[(IpAddr, u32)] {
+        &self.addresses
     }
 
     /// What happened to datagrams at its sockets.
@@ -309,7 +368,7 @@ fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {
     let ip = spec.ip;
     let found = match &spec.wire {
         WireKind::Raw(raw) => route::interface(&raw.interface).map(Some),
-        WireKind::Udp | WireKind::Tcp => route::interface_of(ip, spec.scope_id),
+        WireKind::Udp | WireKind::Tcp | WireKind::Fabric(_) => route::interface_of(ip, spec.scope_id),
     };
     match found {
         Ok(Some(interface)) => Ok(interface),
@@ -324,6 +383,7 @@ fn wire_of(spec: &DeviceSpec) -> Wire {
         WireKind::Raw(raw) if raw.roce_v1 => Wire::RoceV1,
         WireKind::Raw(_) | WireKind::Udp => Wire::RoceV2,
         WireKind::Tcp => Wire::Iwarp,
+        WireKind::Fabric(_) => Wire::InfiniBand,
     }
 }
 
@@ -331,6 +391,7 @@ fn wire_of(spec: &DeviceSpec) -> Wire {
 fn gid_table(spec: &DeviceSpec, interface: &Interface) -> Vec<GidEntry> {
     let types: &[GidType] = match &spec.wire {
         WireKind::Udp | WireKind::Tcp => &[GidType::RoceV2],
+        WireKind::Fabric(_) => &[GidType::Ib],
         WireKind::Raw(raw) if raw.roce_v1 => &[GidType::RoceV1, GidType::RoceV2],
         WireKind::Raw(_) => &[GidType::RoceV2, GidType::RoceV1],
     };

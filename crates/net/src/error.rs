@@ -104,6 +104,14 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// The fabric does not run, or does not give the port away.
+    #[error("cannot open {name}: {source}")]
+    Fabric {
+        /// The device's name.
+        name: String,
+        /// What the fabric or the system said.
+        source: io::Error,
+    },
     /// A system call failed.
     #[error("cannot {step} for the device at {ip}: {source}")]
     System {

@@ -26,4 +26,4 @@ pub mod udp;
 pub use driver::{Host, OpenOptions, PossibleDevice, possible_devices};
 pub use error::{OpenError, raise_descriptor_limit, with_limit};
 pub use runtime::{TokioRt, block_on};
-pub use spec::{DeviceSpec, WireKind, address};
+pub use spec::{DeviceSpec, FabricWire, WireKind, address};

@@ -1,4 +1,5 @@
-//! Device names: `rocev2:ADDRESS`, `rocev2-raw:INTERFACE/ADDRESS`, `rocev1:INTERFACE/ADDRESS` and `iwarp:ADDRESS`.
+//! Device names: `rocev2:ADDRESS`, `rocev2-raw:INTERFACE/ADDRESS`, `rocev1:INTERFACE/ADDRESS`, `iwarp:ADDRESS` and
+//! `ib:FABRIC/HOST/PORT`.
 //!
 //! ADDRESS is an IPv4 or IPv6 address of this host, without port; a link-local one names its interface (`fe80::1%eth0`).
 //! Raw Ethernet and iWARP take options after it, each with a comma before it. What is wrong with a name is said in words, with the addresses that an interface has where one was named instead.
@@ -10,6 +11,7 @@ use std::net::IpAddr;
 use everywire_verbs::IwarpOptions;
 
 use crate::error::OpenError;
+use crate::fabric_host::plan::check_name;
 use crate::raw::Tagging;
 use crate::route;
 use crate::udp::{check_device_address, needs_scope};
@@ -19,7 +21,7 @@ use crate::udp::{check_device_address, needs_scope};
 pub struct DeviceSpec {
     /// How it reaches the wire.
     pub wire: WireKind,
-    /// Its address.
+    /// Its address; unspecified for a port of a fabric, whose addresses only the fabric knows.
     pub ip: IpAddr,
     /// Interface index of a link-local address, else 0.
     pub scope_id: u32,
@@ -36,6 +38,31 @@ pub enum WireKind {
     Raw(RawWire),
     /// iWARP on ordinary TCP sockets.
     Tcp,
+    /// InfiniBand, through a port of a fabric that runs on this machine.
+    Fabric(FabricWire),
+}
+
+/// A port of a fabric: `FABRIC/HOST/PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricWire {
+    /// The fabric's name.
+    pub fabric: String,
+    /// `HOST/PORT`.
+    pub port: String,
+}
+
+impl FabricWire {
+    fn parse(rest: &str) -> Result<FabricWire, String> {
+        let form = || "FABRIC/HOST/PORT is needed after ib:, as in ib:fat-tree-16/h1/1".to_owned();
+        let (fabric, port) = rest.split_once('/').ok_or_else(form)?;
+        check_name("fabric", fabric)?;
+        let (host, number) = port.rsplit_once('/').ok_or_else(form)?;
+        check_name("host", host)?;
+        match number.parse::<u8>() {
+            Ok(1..) => Ok(FabricWire { fabric: fabric.to_owned(), port: port.to_owned() }),
+            _ => Err(format!("port {number:?}: ports count from 1 ({})", form())),
+        }
+    }
 }
 
 /// Raw Ethernet: `INTERFACE/ADDRESS[,vlan=VID][,priority=PCP]`.
@@ -104,7 +131,8 @@ impl DeviceSpec {
                 (WireKind::Tcp, text)
             }
             "ib" => {
-                return Err(bad(format!("the wire {wire} is not part of this version")));
+                let wire = WireKind::Fabric(FabricWire::parse(rest).map_err(bad)?);
+                return Ok(DeviceSpec { wire, ip: IpAddr::from([0; 16]), scope_id: 0, iwarp: None });
             }
             _ => match address(name) {
                 Ok(_) => return Err(bad(format!("the wire is missing; did you mean rocev2:{name}?"))),
@@ -187,6 +215,10 @@ mod tests {
                 && asked.peer_to_peer == Some(everywire_verbs::Rtr::Read)
                 && asked.pause.as_millis() == 300
         );
+        let ib = |fabric: &str, port: &str| {
+            WireKind::Fabric(FabricWire { fabric: fabric.into(), port: port.into() })
+        };
+        assert_eq!(spec("ib:fat-tree-16/h1/1").wire, ib("fat-tree-16", "h1/1"));
         assert_eq!(spec("rocev2:::1").ip, std::net::Ipv6Addr::LOCALHOST);
         assert_eq!(spec("rocev2:[::1]").ip, std::net::Ipv6Addr::LOCALHOST);
         let index = route::interface("lo").unwrap().index;
@@ -207,6 +239,10 @@ mod tests {
             ("127.0.0.1", "did you mean rocev2:127.0.0.1?"),
             ("::1", "did you mean rocev2:::1?"),
             ("rocev2", "begins with its wire"),
+            ("ib:fabric", "FABRIC/HOST/PORT"),
+            ("ib:fabric/h1", "FABRIC/HOST/PORT"),
+            ("ib:fabric/h1/0", "ports count from 1"),
+            ("ib:a b/h1/1", "letters"),
             ("rocev3:1.2.3.4", "no wire named \"rocev3\""),
             ("rocev1:1.2.3.4", "not part of this version"),
             ("iwarp:127.0.0.1,crc", "\"crc\" is none of crc=on"),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use everywire_net::{TokioRt, route};
+use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, Rt, select};
 use everywire_verbs::{
     Access, ConnParam, ConnectRequest, Cq, Device, ListenOptions, MemoryRegion, Pd, Qp, QpCaps, QpInit, Qpn,
@@ -56,8 +56,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;
     let device = host.device().clone();
-    let gid = device.gids().first().ok_or_else(|| CliError::failed("the device has no address"))?;
-    let addr = route::with_scope(gid.ip, args.port, gid.scope_id);
+    let addr = crate::device::listen_at(&host, args.port)?;
     let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
     let ud = device.attributes().ud;
     let datagrams = ud.then(|| device.listen_udp(addr, ListenOptions::default())).transpose();

@@ -16,12 +16,13 @@ pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
         // Somebody has to answer the peer while this thread sleeps.
         host.spawn_thread().map_err(CliError::failed)?;
     }
-    everywire_net::block_on(ping(args, host.device(), peer))
+    everywire_net::block_on(ping(args, &host, peer))
 }
 
-async fn ping(args: &Args, device: &everywire_verbs::Device, peer: SocketAddr) -> Result<(), CliError> {
+async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Result<(), CliError> {
+    let device = host.device();
     let pd = device.alloc_pd().map_err(CliError::failed)?;
-    let local = SocketAddr::new(device.gids().first().map_or(peer.ip(), |gid| gid.ip), 0);
+    let local = SocketAddr::new(host.addresses().first().map_or(peer.ip(), |(ip, _)| *ip), 0);
     let mut end = Endpoint::new(&pd, between(local, peer))?;
     let param = ConnParam {
         responder_resources: 1,

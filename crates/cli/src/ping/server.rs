@@ -18,8 +18,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;
     let device = host.device();
-    let ip = device.gids().first().ok_or_else(|| CliError::failed("the device has no address"))?;
-    let addr = everywire_net::route::with_scope(ip.ip, args.port, ip.scope_id);
+    let addr = crate::device::listen_at(&host, args.port)?;
     let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;

@@ -95,7 +95,7 @@ impl<W: Write + fmt::Debug + Send> Tap for PcapTap<W> {
 }
 
 /// The packet in an ERF record: time in seconds and 2^-32 parts, little-endian; the rest is big-endian.
-fn erf_record(time_ns: u64, packet: &[u8]) -> Vec<u8> {
+pub fn erf_record(time_ns: u64, packet: &[u8]) -> Vec<u8> {
     let (seconds, ns) = (time_ns / 1_000_000_000, time_ns % 1_000_000_000);
     let time = (seconds << 32) + (ns << 32) / 1_000_000_000;
     let mut record = Vec::with_capacity(ERF_HEADER + packet.len());

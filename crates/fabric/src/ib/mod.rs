@@ -27,7 +27,7 @@ pub mod subnet_manager;
 pub mod topology;
 
 pub use audit::CreditFault;
-pub use capture::{PcapTap, Tap};
+pub use capture::{PcapTap, Tap, erf_record};
 pub use config::{
     HcaConfig, LinkId, LinkParams, NodeId, PortId, Speed, SubnetOptions, SwitchConfig, TopologyError,
     VcrcCheck, Width,

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use super::engine::{DatagramEngine, Turn};
+use super::fabric::FabricEngine;
 use super::streams::StreamEngine;
 use crate::udp::PortCounters;
 
@@ -14,6 +15,8 @@ pub(crate) enum Engine {
     Datagrams(Box<DatagramEngine>),
     /// TCP streams: iWARP.
     Streams(Box<StreamEngine>),
+    /// The port of a fabric: InfiniBand.
+    Fabric(Box<FabricEngine>),
 }
 
 impl Engine {
@@ -22,6 +25,7 @@ impl Engine {
         match self {
             Engine::Datagrams(engine) => engine.epoll(),
             Engine::Streams(engine) => engine.epoll(),
+            Engine::Fabric(engine) => engine.epoll(),
         }
     }
 
@@ -31,6 +35,7 @@ impl Engine {
         match self {
             Engine::Datagrams(engine) => engine.deadline(),
             Engine::Streams(engine) => engine.deadline(),
+            Engine::Fabric(engine) => engine.deadline(),
         }
     }
 
@@ -38,7 +43,7 @@ impl Engine {
     pub(crate) fn counters(&self) -> PortCounters {
         match self {
             Engine::Datagrams(engine) => engine.counters(),
-            Engine::Streams(_) => PortCounters::default(),
+            Engine::Streams(_) | Engine::Fabric(_) => PortCounters::default(),
         }
     }
 
@@ -48,6 +53,7 @@ impl Engine {
         match self {
             Engine::Datagrams(engine) => engine.turn(queued, comes_again),
             Engine::Streams(engine) => engine.turn(queued),
+            Engine::Fabric(engine) => engine.turn(queued),
         }
     }
 
@@ -57,6 +63,7 @@ impl Engine {
         match self {
             Engine::Datagrams(engine) => &mut engine.empty_turns,
             Engine::Streams(engine) => &mut engine.empty_turns,
+            Engine::Fabric(engine) => &mut engine.empty_turns,
         }
     }
 
@@ -65,6 +72,7 @@ impl Engine {
         match self {
             Engine::Datagrams(engine) => engine.going_idle(),
             Engine::Streams(engine) => engine.going_idle(),
+            Engine::Fabric(engine) => engine.going_idle(),
         }
     }
 
@@ -73,6 +81,7 @@ impl Engine {
         match self {
             Engine::Datagrams(engine) => engine.device = None,
             Engine::Streams(engine) => engine.shut_down(),
+            Engine::Fabric(engine) => engine.shut_down(),
         }
     }
 }

@@ -7,5 +7,6 @@ pub(crate) mod credits;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod message;
-#[cfg(test)]
 pub(crate) mod port;
+
+pub(crate) use port::{FabricPort, Said};

@@ -40,6 +40,8 @@ pub(crate) struct FabricPort {
     /// Messages that the socket has not taken yet.
     waiting: Vec<Vec<u8>>,
     said: Vec<Said>,
+    /// The socket took less than was to be sent.
+    full: bool,
     /// Why the fabric is gone, once it is.
     gone: Option<String>,
 }
@@ -91,6 +93,7 @@ impl FabricPort {
                 credits: Credits::default(),
                 waiting: Vec::new(),
                 said: Vec::new(),
+                full: false,
                 gone: None,
             };
             // More may have come with the welcome.
@@ -163,6 +166,7 @@ impl FabricPort {
     pub(crate) fn send<'a>(&mut self, packets: impl Iterator<Item = &'a [u8]>) -> usize {
         let mut done = 0;
         let mut packets = packets.peekable();
+        self.full = false;
         self.flush();
         while packets.peek().is_some() {
             if self.gone.is_some() {
@@ -194,6 +198,7 @@ impl FabricPort {
                     lanes[..sent].iter().for_each(|lane| self.credits.sent(*lane));
                     done += sent;
                     if sent < filled {
+                        self.full = true;
                         return done;
                     }
                 }
@@ -238,9 +243,9 @@ impl FabricPort {
         }
     }
 
-    /// Whether messages wait for room in the socket.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Whether something waits for room in the socket, which epoll can tell of.
+    pub(crate) fn is_full(&self) -> bool {
+        (self.full || !self.waiting.is_empty()) && self.gone.is_none()
     }
 
     /// The socket.

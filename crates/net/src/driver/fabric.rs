@@ -1,0 +1,274 @@
+//! The engine of an InfiniBand device: packets through the port of a fabric, LRH to VCRC.
+//!
+//! The same turns as `engine.rs` has, on a wire that never drops: what the port does not take waits here, and nothing more is
+//! asked of the device meanwhile. What the fabric says of the port goes to the device, and its questions to the fabric.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use everywire_verbs::{Command, Device, Drive, Frame, IbPort, RouteError, RouteToken, Transmit};
+use rustix::event::epoll;
+
+use super::engine::Turn;
+use crate::capture::Capture;
+use crate::fabric_port::message::PortValues;
+use crate::fabric_port::{FabricPort, Said};
+use everywire_fabric::pcapng::Direction;
+use everywire_wire::smp::codes::port_state;
+
+/// Batches of packets received in one turn.
+const MAX_BATCHES: usize = 4;
+/// Most transmits drained from the device before they are sent.
+const MAX_DRAIN: usize = 32;
+/// Most bytes of them.
+const MAX_DRAIN_BYTES: usize = 256 * 1024;
+/// Questions to the fabric that are open at a time.
+const MAX_QUESTIONS: usize = 1024;
+
+/// A device and its port.
+#[derive(Debug)]
+pub(crate) struct FabricEngine {
+    /// `None` once the host is closed.
+    device: Option<Device>,
+    port: FabricPort,
+    capture: Option<Capture>,
+    epoll: OwnedFd,
+    /// Transmits whose buffers are reused; `out[sent..filled]` wait to be sent.
+    out: Vec<Transmit>,
+    sent: usize,
+    filled: usize,
+    /// Packets of `out[sent]` that have gone.
+    gone: usize,
+    commands: Vec<Command>,
+    /// Questions to the fabric by number, as the device knows them.
+    questions: Vec<(u64, RouteToken)>,
+    last_question: u64,
+    deadline: Option<Instant>,
+    more_to_send: bool,
+    /// Whether epoll tells of room in the socket.
+    watches_room: bool,
+    /// Whether the device knows that the fabric is gone.
+    told_gone: bool,
+    /// Turns of polling programs in a row that found nothing.
+    pub(crate) empty_turns: u64,
+}
+
+impl FabricEngine {
+    /// The epoll descriptor watches the socket. `values` are the port's as it was attached.
+    pub(crate) fn new(
+        device: Device,
+        port: FabricPort,
+        values: &PortValues,
+        capture: Option<Capture>,
+    ) -> io::Result<FabricEngine> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, port.fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        device.drive().ib_port(Instant::now(), told(values));
+        Ok(FabricEngine {
+            device: Some(device),
+            port,
+            capture,
+            epoll,
+            out: Vec::new(),
+            sent: 0,
+            filled: 0,
+            gone: 0,
+            commands: Vec::new(),
+            questions: Vec::new(),
+            last_question: 0,
+            deadline: None,
+            more_to_send: false,
+            watches_room: false,
+            told_gone: false,
+            empty_turns: 0,
+        })
+    }
+
+    /// Readable when the socket has something.
+    pub(crate) fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// When the next turn is due though nothing arrives.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// One turn: what is there comes in, and what the device has goes out.
+    pub(crate) fn turn(&mut self, queued: bool) -> Turn {
+        let Some(device) = self.device.take() else { return Turn::default() };
+        let received = self.receive(&device);
+        let said = self.hear(&device);
+        let now = Instant::now();
+        let due = self.deadline.is_some_and(|deadline| deadline <= now);
+        let mut sent = false;
+        if queued || received > 0 || said || due || self.more_to_send || self.sent < self.filled {
+            let mut drive = device.drive();
+            if due {
+                drive.handle_timeout(now);
+            }
+            self.drain(&mut drive, now);
+            drop(drive);
+            sent = self.flush();
+            self.obey();
+        }
+        self.device = Some(device);
+        let more = self.more_to_send && self.sent == self.filled;
+        let progress = received > 0 || said || due || sent;
+        Turn { progress, more: progress || more, received }
+    }
+
+    /// Feeds the device; how many packets.
+    fn receive(&mut self, device: &Device) -> usize {
+        let mut count = 0;
+        for _ in 0..MAX_BATCHES {
+            let mut fed: Option<(Drive<'_>, Instant)> = None;
+            let capture = &mut self.capture;
+            let more = self.port.receive(|packet| {
+                let (drive, now) = fed.get_or_insert_with(|| (device.drive(), Instant::now()));
+                drive.handle_frame(*now, Frame::InfiniBand(packet));
+                if let Some(capture) = capture {
+                    capture.infiniband(Direction::Inbound, packet);
+                }
+                count += 1;
+            });
+            if !more {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Tells the device what the fabric has said; whether it has said anything.
+    fn hear(&mut self, device: &Device) -> bool {
+        let said = self.port.said();
+        let any = !said.is_empty();
+        for said in said {
+            let (mut drive, now) = (device.drive(), Instant::now());
+            match said {
+                Said::Port(values) => drive.ib_port(now, told(&values)),
+                Said::Resolved { token, gid } => {
+                    if let Some(place) = self.questions.iter().position(|(number, _)| *number == token) {
+                        let (_, token) = self.questions.swap_remove(place);
+                        drive.neighbour(now, token, gid.ok_or(RouteError::NoRoute));
+                    }
+                }
+            }
+        }
+        if let (Some(why), false) = (self.port.gone(), self.told_gone) {
+            tracing::warn!(device = device.name(), "the port is gone: {why}");
+            self.told_gone = true;
+            let (mut drive, now) = (device.drive(), Instant::now());
+            drive.ib_port(now, IbPort::default());
+            for (_, token) in self.questions.drain(..) {
+                drive.neighbour(now, token, Err(RouteError::NoRoute));
+            }
+            let _ = epoll::delete(&self.epoll, self.port.fd()); // it would be readable for ever
+            return true;
+        }
+        any
+    }
+
+    /// Fills transmits until there are no more, or enough for one send.
+    fn drain(&mut self, drive: &mut Drive<'_>, now: Instant) {
+        if self.sent == self.filled {
+            (self.sent, self.filled, self.gone) = (0, 0, 0);
+        }
+        self.more_to_send = false;
+        let mut bytes: usize = self.out[..self.filled].iter().map(|out| out.buf.len()).sum();
+        loop {
+            if self.filled >= MAX_DRAIN || bytes >= MAX_DRAIN_BYTES {
+                self.more_to_send = true;
+                break;
+            }
+            if self.filled == self.out.len() {
+                self.out.push(Transmit::default());
+            }
+            if !drive.poll_transmit(now, &mut self.out[self.filled]) {
+                break;
+            }
+            bytes += self.out[self.filled].buf.len();
+            self.filled += 1;
+        }
+        while let Some(command) = drive.poll_command() {
+            self.commands.push(command);
+        }
+        self.deadline = drive.poll_timeout();
+    }
+
+    /// Sends what waits; whether anything left.
+    fn flush(&mut self) -> bool {
+        let mut sent = false;
+        while self.sent < self.filled {
+            let item = &self.out[self.sent];
+            let went = self.port.send(item.segments().skip(self.gone));
+            sent |= went > 0;
+            if let Some(capture) = &mut self.capture {
+                for packet in item.segments().skip(self.gone).take(went) {
+                    capture.infiniband(Direction::Outbound, packet);
+                }
+            }
+            self.gone += went;
+            if item.segments().nth(self.gone).is_some() {
+                break;
+            }
+            (self.sent, self.gone) = (self.sent + 1, 0);
+        }
+        self.watch_for_room();
+        sent
+    }
+
+    /// Has epoll tell of room in the socket while something waits for that. What waits for credit is told by the fabric.
+    fn watch_for_room(&mut self) {
+        let wanted = self.port.is_full();
+        if wanted != self.watches_room && !self.told_gone {
+            self.watches_room = wanted;
+            let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+            let flags = if wanted { both } else { epoll::EventFlags::IN };
+            let _ = epoll::modify(&self.epoll, self.port.fd(), epoll::EventData::new_u64(0), flags);
+        }
+    }
+
+    /// Carries commands out.
+    fn obey(&mut self) {
+        for command in std::mem::take(&mut self.commands) {
+            // Groups are joined at subnet administration, which the device asks itself.
+            let Command::ResolveNeighbour { token, ip } = command else { continue };
+            if self.questions.len() >= MAX_QUESTIONS {
+                self.questions.remove(0); // its asker gives up in time
+            }
+            self.last_question += 1;
+            self.questions.push((self.last_question, token));
+            self.port.resolve(self.last_question, ip.into());
+        }
+    }
+
+    /// The host is closed.
+    pub(crate) fn shut_down(&mut self) {
+        self.device = None;
+    }
+
+    /// Nothing else to do: the moment for what can wait. True if that made work: no sleeping then.
+    pub(crate) fn going_idle(&mut self) -> bool {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+        false
+    }
+}
+
+/// A port's values as its device is told them.
+fn told(values: &PortValues) -> IbPort {
+    IbPort {
+        active: values.state == port_state::ACTIVE,
+        lid: values.lid,
+        lmc: values.lmc,
+        sm_lid: values.sm_lid,
+        sm_sl: values.sm_sl,
+        gid_prefix: values.gid_prefix,
+        pkeys: values.pkeys.clone(),
+        mtu: values.mtu,
+        client_reregister: values.reregister,
+    }
+}
