@@ -5,6 +5,7 @@
 
 mod nvme;
 mod pattern;
+mod places;
 mod verbs;
 
 use std::time::Duration;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use crate::error::{CliError, print};
 use crate::progress::Progress;
 use pattern::Difference;
+use places::Places;
 
 /// Flags of `everywire demo`.
 #[derive(Debug, clap::Args)]
@@ -56,9 +58,10 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let mut rows = Vec::new();
     let named = args.device.as_deref().and_then(|device| device.split(':').next());
     for wire in WIRES.into_iter().filter(|wire| named.is_none_or(|named| named == *wire)) {
+        let places = Places::on(wire, args.device.as_deref())?;
         for (name, part) in [("verbs", verbs::rows as Part), ("NVMe over RDMA", nvme::rows as Part)] {
             let progress = Progress::steps(&format!("{wire}, {name}"));
-            rows.extend(part(wire, args.device.as_deref(), seconds)?);
+            rows.extend(part(wire, &places, seconds)?);
             drop(progress);
         }
     }
@@ -72,10 +75,10 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     verdict(&rows)
 }
 
-/// Wires whose devices need nothing but an address.
-const WIRES: [&str; 2] = ["rocev2", "iwarp"];
+/// Wires whose devices need nothing but an address, and InfiniBand, on a fabric that the demo runs itself.
+const WIRES: [&str; 3] = ["rocev2", "iwarp", "ib"];
 
-type Part = fn(&'static str, Option<&str>, Duration) -> Result<Vec<Row>, CliError>;
+type Part = fn(&'static str, &Places, Duration) -> Result<Vec<Row>, CliError>;
 
 fn table(rows: &[Row]) -> Result<(), CliError> {
     print(format_args!(

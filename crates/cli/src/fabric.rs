@@ -5,9 +5,9 @@
 
 mod draw;
 mod link;
-mod run;
+pub mod run;
 mod show;
-mod topology;
+pub mod topology;
 
 use std::path::Path;
 

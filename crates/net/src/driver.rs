@@ -7,6 +7,7 @@
 mod either;
 mod engine;
 mod fabric;
+mod identity;
 mod paths;
 mod shared;
 mod streams;
@@ -23,8 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use everywire_verbs::{
-    Device, DeviceConfig, DeviceLimits, Gid, GidEntry, GidType, Guid, IcrcCheck, IwarpOptions, Mtu, Progress,
-    Wire,
+    Device, DeviceConfig, DeviceLimits, Gid, IcrcCheck, IwarpOptions, Mtu, Progress,
 };
 
 use crate::capture::Capture;
@@ -41,6 +41,7 @@ use crate::udp::{PortCounters, PortOptions, UdpPort};
 use either::Engine;
 use engine::DatagramEngine;
 use fabric::FabricEngine;
+use identity::{active_mtu, find_interface, gid_table, node_guid, wire_of};
 pub(crate) use shared::{Mode, Patience, Shared};
 use streams::StreamEngine;
 pub(crate) use thread::timespec;
@@ -344,75 +345,6 @@ fn capture_error(path: &Path, error: io::Error) -> OpenError {
     match error.kind() {
         io::ErrorKind::AlreadyExists => OpenError::NoCapture { path, why: error.to_string() },
         _ => OpenError::Capture { path, source: error },
-    }
-}
-
-/// The same for an address as long as it stays on its interface, and another for every address: one host may have many
-/// devices, of several processes. FNV-1a of both; a locally administered EUI-64 that is no group's.
-fn node_guid(ip: IpAddr, mac: Option<[u8; 6]>) -> Guid {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| {
-        for byte in bytes {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    };
-    match ip {
-        IpAddr::V4(v4) => add(&v4.octets()),
-        IpAddr::V6(v6) => add(&v6.octets()),
-    }
-    add(&mac.unwrap_or_default());
-    Guid(hash & !(0x01 << 56) | 0x02 << 56)
-}
-
-fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {
-    let ip = spec.ip;
-    let found = match &spec.wire {
-        WireKind::Raw(raw) => route::interface(&raw.interface).map(Some),
-        WireKind::Udp | WireKind::Tcp | WireKind::Fabric(_) => route::interface_of(ip, spec.scope_id),
-    };
-    match found {
-        Ok(Some(interface)) => Ok(interface),
-        Ok(None) => Err(OpenError::NotOurs { ip, source: io::ErrorKind::AddrNotAvailable.into() }),
-        Err(source) => Err(OpenError::System { step: "find the interface", ip, source }),
-    }
-}
-
-/// The wire that connections are made over unless the peer chooses another.
-fn wire_of(spec: &DeviceSpec) -> Wire {
-    match &spec.wire {
-        WireKind::Raw(raw) if raw.roce_v1 => Wire::RoceV1,
-        WireKind::Raw(_) | WireKind::Udp => Wire::RoceV2,
-        WireKind::Tcp => Wire::Iwarp,
-        WireKind::Fabric(_) => Wire::InfiniBand,
-    }
-}
-
-/// The device's address, as each kind of frame that its port takes has it; the preferred kind first.
-fn gid_table(spec: &DeviceSpec, interface: &Interface) -> Vec<GidEntry> {
-    let types: &[GidType] = match &spec.wire {
-        WireKind::Udp | WireKind::Tcp => &[GidType::RoceV2],
-        WireKind::Fabric(_) => &[GidType::Ib],
-        WireKind::Raw(raw) if raw.roce_v1 => &[GidType::RoceV1, GidType::RoceV2],
-        WireKind::Raw(_) => &[GidType::RoceV2, GidType::RoceV1],
-    };
-    let entry =
-        |&ty| GidEntry { ip: spec.ip, scope_id: spec.scope_id, interface: Some(interface.name.clone()), ty };
-    types.iter().map(entry).collect()
-}
-
-/// The largest MTU that the interface takes, or the one asked for if it fits.
-fn active_mtu(interface: &Interface, asked: Option<Mtu>) -> Result<Mtu, OpenError> {
-    let most = Mtu::largest_in(interface.mtu)
-        .ok_or_else(|| OpenError::MtuTooSmall { interface: interface.name.clone(), mtu: interface.mtu })?;
-    match asked {
-        Some(asked) if asked.bytes() > most.bytes() => Err(OpenError::MtuTooLarge {
-            asked: asked.bytes(),
-            interface: interface.name.clone(),
-            mtu: interface.mtu,
-            most: most.bytes(),
-        }),
-        Some(asked) => Ok(asked),
-        None => Ok(most),
     }
 }
 

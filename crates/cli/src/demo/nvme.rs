@@ -10,8 +10,7 @@ use everywire_nvmeof::rdma::{Controller, HostIdentity, InitiatorOptions, Namespa
 use everywire_verbs::rt::Rt;
 use uuid::Uuid;
 
-use super::{Row, pattern};
-use crate::device::DeviceArgs;
+use super::{Places, Row, pattern};
 use crate::error::CliError;
 use crate::nvme::bench::{Load, Pattern};
 use crate::nvme::nvme;
@@ -30,10 +29,10 @@ const BLOCK: u64 = 4096;
 const DEPTH: u16 = 32;
 
 /// Starts a target, writes, reads back, measures.
-pub fn rows(wire: &'static str, device: Option<&str>, seconds: Duration) -> Result<Vec<Row>, CliError> {
+pub fn rows(wire: &'static str, places: &Places, seconds: Duration) -> Result<Vec<Row>, CliError> {
     let export = format!("{SUBSYSTEM}=ram:128MiB");
-    let second = SecondProcess::start(wire, device, |device| serve::arguments(device, &export))?;
-    let host = DeviceArgs::on_wire(wire).open_for_peer(second.addr())?;
+    let second = SecondProcess::start(wire, places.target.as_deref(), |device| serve::arguments(device, &export))?;
+    let host = places.open(wire, second.addr())?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;
     let rt = runtime.handle();

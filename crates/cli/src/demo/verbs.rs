@@ -8,8 +8,7 @@ use std::time::Duration;
 use everywire_net::Host;
 use everywire_verbs::{SendOp, SendWr, WcStatus};
 
-use super::{Row, pattern};
-use crate::device::DeviceArgs;
+use super::{Places, Row, pattern};
 use crate::error::CliError;
 use crate::perf::client::{self, Link};
 use crate::perf::{self, Operation, Plan, throughput};
@@ -23,10 +22,10 @@ const DEPTH: u32 = 16;
 const ROUNDS: u64 = 16;
 
 /// Starts a target and does all three.
-pub fn rows(wire: &'static str, device: Option<&str>, seconds: Duration) -> Result<Vec<Row>, CliError> {
+pub fn rows(wire: &'static str, places: &Places, seconds: Duration) -> Result<Vec<Row>, CliError> {
     let second =
-        SecondProcess::start(wire, device, |device| perf::listen_arguments(device, perf::DEFAULT_PORT))?;
-    let host = DeviceArgs::on_wire(wire).open_for_peer(second.addr())?;
+        SecondProcess::start(wire, places.target.as_deref(), |device| perf::listen_arguments(device, perf::DEFAULT_PORT))?;
+    let host = places.open(wire, second.addr())?;
     [Operation::Write, Operation::Read, Operation::Send]
         .into_iter()
         .map(|operation| row(wire, &host, &second, operation, seconds))

@@ -101,6 +101,11 @@ pub struct Server {
 impl Server {
     /// Starts it and waits until it says on `stream` that it listens.
     pub fn start(args: &[&str]) -> Server {
+        Server::start_until(args, "listening on")
+    }
+
+    /// Starts it and waits until it says this.
+    pub fn start_until(args: &[&str], word: &'static str) -> Server {
         let mut child = program(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -118,14 +123,14 @@ impl Server {
                 for line in BufReader::new(stream).lines() {
                     let Ok(line) = line else { return };
                     said.lock().expect("whole").push(line.clone());
-                    if line.contains("listening on") {
+                    if line.contains(word) {
                         drop(ready.send(line));
                     }
                 }
             });
         }
         drop(ready);
-        is_ready.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("everywire {args:?} never listened"));
+        is_ready.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("everywire {args:?} never said {word:?}"));
         Server { child, args: args.join(" "), said }
     }
 

@@ -1,0 +1,69 @@
+//! Where target and initiator are: free loopback addresses, the device that the user named, or two ports of a fabric of our own.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use everywire_net::Host;
+use everywire_net::fabric_host::{Fabric, FabricEvent, FabricOptions};
+
+use crate::device::DeviceArgs;
+use crate::error::CliError;
+use crate::fabric;
+
+/// Two hosts on a switch.
+const TOPOLOGY: &str = "links = [\"h1 - s1/1\", \"h2 - s1/2\"]\n\
+    [[host]]\nname = \"h1\"\n[[host]]\nname = \"h2\"\n[[switch]]\nname = \"s1\"\nports = 2\n";
+/// How long its subnet manager may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The devices of both sides, where they are not looked for.
+#[derive(Default)]
+pub struct Places {
+    /// The target's.
+    pub target: Option<String>,
+    /// This process's.
+    own: Option<String>,
+    /// Runs as long as the places are used.
+    _fabric: Option<Fabric>,
+}
+
+impl Places {
+    /// On this wire; `device` is the target's, if the user named one.
+    pub fn on(wire: &str, device: Option<&str>) -> Result<Places, CliError> {
+        match (wire, device) {
+            ("ib", None) => Places::of_fabric(),
+            ("ib", Some(device)) => Err(CliError::usage(format_args!(
+                "--device {device}: the demo of InfiniBand runs a fabric of its own; `everywire perf` and `everywire ping` \
+                 take a port of any"
+            ))),
+            _ => Ok(Places { target: device.map(str::to_owned), ..Places::default() }),
+        }
+    }
+
+    fn of_fabric() -> Result<Places, CliError> {
+        let name = format!("demo-{}", std::process::id());
+        let plan = fabric::topology::parse(TOPOLOGY, "the demo's topology", &name)?;
+        let (fabric, events) = fabric::run::start(plan, &FabricOptions::default())?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match events.recv_timeout(left) {
+                Ok(FabricEvent::Ready) => break,
+                Ok(_) => {}
+                Err(_) => {
+                    return Err(CliError::failed(format_args!("the demo's fabric was not up within {PATIENCE:?}")));
+                }
+            }
+        }
+        let port = |host: &str| Some(format!("ib:{name}/{host}/1"));
+        Ok(Places { target: port("h2"), own: port("h1"), _fabric: Some(fabric) })
+    }
+
+    /// Opens this process's device.
+    pub fn open(&self, wire: &str, peer: SocketAddr) -> Result<Host, CliError> {
+        match &self.own {
+            Some(device) => DeviceArgs { device: Some(device.clone()), ..DeviceArgs::default() }.open_for_peer(peer),
+            None => DeviceArgs::on_wire(wire).open_for_peer(peer),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `everywire fabric`: a subnet that runs, programs that come and go on its ports, cables that are pulled.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Scratch, Server, run};
+use serde_json::Value;
+
+/// The example, under a name of this test's own.
+fn fabric(name: &str, more: &[&str]) -> (Server, String) {
+    let name = format!("{name}-{}", std::process::id());
+    let topology = format!("{}/../../examples/ring.toml", env!("CARGO_MANIFEST_DIR"));
+    let args = [&["fabric", "run", &topology, "--name", &name], more].concat();
+    (Server::start_until(&args, "ready"), name)
+}
+
+fn show(name: &str) -> Value {
+    run(&["fabric", "show", name, "--format", "json", "--paths"]).expect(0).json()
+}
+
+/// State of a host's port.
+fn state(shown: &Value, host: &str) -> String {
+    let nodes = shown["nodes"].as_array().expect("nodes");
+    let node = nodes.iter().find(|node| node["name"] == host).expect("the host");
+    node["end_ports"][0]["state"].as_str().expect("a state").to_owned()
+}
+
+#[track_caller]
+fn becomes(name: &str, host: &str, wanted: &str) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while state(&show(name), host) != wanted {
+        assert!(Instant::now() < until, "{host} is not {wanted}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn programs_talk_over_it_and_it_ends_in_order() {
+    let (mut server, name) = fabric("talk", &[]);
+    let scratch = Scratch::new("fabric");
+    let capture = scratch.file("h1.pcapng");
+    let shown = show(&name);
+    assert!(shown["running"].as_bool().expect("a bool") && state(&shown, "h12") == "active");
+    // A ring of six switches with two hosts each: two links to the neighbour, five to the far side.
+    assert_eq!((&shown["paths"]["h1"]["h2"], &shown["paths"]["h1"]["h7"]), (&2.into(), &5.into()));
+    let (mine, theirs) = (format!("ib:{name}/h1/1"), format!("ib:{name}/h7/1"));
+    let listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
+    let args = ["ping", "10.77.0.7", "--device", &mine, "-C", "9", "-S", "9000", "--json", "--capture", &capture];
+    let result = run(&args).expect(0).json();
+    assert_eq!((&result["turns"], &result["verified"]), (&9.into(), &true.into()));
+    assert!(std::fs::metadata(&capture).expect("a capture").len() > 9 * 9000);
+    let refused = run(&["ping", "10.77.0.7", "--device", &theirs]).expect(1);
+    assert!(refused.stderr.contains(&format!("taken by process {}", listener.id())), "{}", refused.stderr);
+    let nowhere = run(&["ping", "10.77.9.9", "--device", &mine]).expect(3);
+    assert!(nowhere.stderr.contains("10.77.9.9"), "{}", nowhere.stderr);
+    server.signal("TERM");
+    assert!(server.wait().success());
+    let gone = run(&["fabric", "show", &name]).expect(1);
+    assert!(gone.stderr.contains("no fabric named"), "{}", gone.stderr);
+}
+
+#[test]
+fn a_dead_process_is_a_link_down_and_the_next_one_brings_it_up() {
+    let (server, name) = fabric("dead", &[]);
+    let device = format!("ib:{name}/h3/1");
+    let mut listener = Server::start(&["ping", "--listen", "--persistent", "--device", &device]);
+    listener.signal("KILL");
+    listener.wait();
+    server.says(&["h3/1", "has ended without a word"]);
+    becomes(&name, "h3", "down");
+    let _again = Server::start(&["ping", "--listen", "--persistent", "--device", &device]);
+    becomes(&name, "h3", "active");
+    let mine = format!("ib:{name}/h4/1");
+    run(&["ping", "10.77.0.3", "--device", &mine, "-C", "3"]).expect(0);
+    becomes(&name, "h4", "active"); // it has left in order
+}
+
+#[test]
+fn a_cable_is_pulled_and_put_back() {
+    let (server, name) = fabric("cable", &["--engine", "minhop"]);
+    let lengths = |name: &str| show(name)["paths"]["h1"]["h3"].clone();
+    assert_eq!(lengths(&name), 3);
+    server.says(&["credit loop"]);
+    // The switches' ports: hosts at 1 and 2, the next switch at 3, the one before at 4.
+    run(&["fabric", "link", "down", &name, "s1/3"]).expect(0);
+    let until = Instant::now() + Duration::from_secs(30);
+    while lengths(&name) != 7 {
+        assert!(Instant::now() < until, "not routed the other way round: {}", lengths(&name));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(run(&["fabric", "show", &name]).expect(0).text().contains("links down: s1/3 - s2/4"));
+    run(&["fabric", "link", "up", &name, "s2/4"]).expect(0);
+    while lengths(&name) != 3 {
+        assert!(Instant::now() < until, "not back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let wrong = run(&["fabric", "link", "down", &name, "s1/9"]).expect(1);
+    assert!(wrong.stderr.contains("s1/9"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_name_is_taken_once_and_mistakes_are_usage() {
+    let (_server, name) = fabric("taken", &["--no-sm"]);
+    let topology = format!("{}/../../examples/ring.toml", env!("CARGO_MANIFEST_DIR"));
+    let second = run(&["fabric", "run", &topology, "--name", &name]).expect(1);
+    assert!(second.stderr.contains("runs already (process"), "{}", second.stderr);
+    run(&["fabric", "run", "nosuch.toml"]).expect(2);
+    run(&["fabric", "run", &topology, "--name", "a/b"]).expect(2);
+    run(&["ping", "10.77.0.1", "--device", "ib:fabric"]).expect(2);
+}
