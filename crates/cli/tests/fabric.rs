@@ -46,7 +46,8 @@ fn programs_talk_over_it_and_it_ends_in_order() {
     assert_eq!((&shown["paths"]["h1"]["h2"], &shown["paths"]["h1"]["h7"]), (&2.into(), &5.into()));
     let (mine, theirs) = (format!("ib:{name}/h1/1"), format!("ib:{name}/h7/1"));
     let listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
-    let args = ["ping", "10.77.0.7", "--device", &mine, "-C", "9", "-S", "9000", "--json", "--capture", &capture];
+    let args =
+        ["ping", "10.77.0.7", "--device", &mine, "-C", "9", "-S", "9000", "--json", "--capture", &capture];
     let result = run(&args).expect(0).json();
     assert_eq!((&result["turns"], &result["verified"]), (&9.into(), &true.into()));
     assert!(std::fs::metadata(&capture).expect("a capture").len() > 9 * 9000);

@@ -23,9 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use everywire_verbs::{
-    Device, DeviceConfig, DeviceLimits, Gid, IcrcCheck, IwarpOptions, Mtu, Progress,
-};
+use everywire_verbs::{Device, DeviceConfig, DeviceLimits, Gid, IcrcCheck, IwarpOptions, Mtu, Progress};
 
 use crate::capture::Capture;
 use crate::error::{OpenError, with_limit};

@@ -294,8 +294,6 @@ impl State {
 
     /// The next MAD to the administrator.
     pub(crate) fn ib_poll_transmit(&mut self, now: Instant) -> Option<(MadPath, [u8; MAD_LEN])> {
-        self.ib.as_ref()?;
-        self.ib_run(now);
         let ib = self.ib.as_mut()?;
         if !ib.port.active {
             return None; // asked anew when it is

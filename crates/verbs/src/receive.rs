@@ -158,6 +158,8 @@ impl State {
 
     /// Puts the connection manager's next MAD into `burst`.
     pub(crate) fn next_mad(&mut self, now: Instant, burst: &mut Burst) -> bool {
+        // What the administrator has answered at once, out of what it has said before, may make MADs of the CM.
+        self.ib_run(now);
         let mad = self.cm_poll_transmit(now).or_else(|| self.ib_poll_transmit(now));
         let Some((to, mad)) = mad else { return false };
         let ends = Path::new(to.local, to.remote, self.config.source_ports[0]);

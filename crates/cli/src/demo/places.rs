@@ -51,7 +51,9 @@ impl Places {
                 Ok(FabricEvent::Ready) => break,
                 Ok(_) => {}
                 Err(_) => {
-                    return Err(CliError::failed(format_args!("the demo's fabric was not up within {PATIENCE:?}")));
+                    return Err(CliError::failed(format_args!(
+                        "the demo's fabric was not up within {PATIENCE:?}"
+                    )));
                 }
             }
         }
@@ -62,7 +64,9 @@ impl Places {
     /// Opens this process's device.
     pub fn open(&self, wire: &str, peer: SocketAddr) -> Result<Host, CliError> {
         match &self.own {
-            Some(device) => DeviceArgs { device: Some(device.clone()), ..DeviceArgs::default() }.open_for_peer(peer),
+            Some(device) => {
+                DeviceArgs { device: Some(device.clone()), ..DeviceArgs::default() }.open_for_peer(peer)
+            }
             None => DeviceArgs::on_wire(wire).open_for_peer(peer),
         }
     }

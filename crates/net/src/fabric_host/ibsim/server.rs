@@ -15,8 +15,8 @@ use everywire_wire::mad::{MadHeader, class, method};
 use everywire_wire::{Lid, Mad, Qpn};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
-    send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv, send,
+    socket_with,
 };
 
 use super::super::built::Built;
