@@ -4,6 +4,7 @@
 //! what they owe, `listen` the listening sockets that a device and a plain service may share, [`PlainListener`] what is left
 //! for the service. No connection has a buffer of its own while nothing waits to be sent. MPA is the device's business.
 
+mod accept;
 mod capture;
 mod conn;
 mod listen;

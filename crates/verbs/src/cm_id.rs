@@ -20,6 +20,7 @@ mod ports;
 mod record;
 mod request;
 mod service;
+mod starting;
 
 #[cfg(test)]
 mod tests;
@@ -42,8 +43,8 @@ use crate::drive::Unreachable;
 use crate::route::{ROUTE_TIMEOUT, RouteError, RouteToken, Way};
 use crate::state::State;
 
-pub(crate) use mpa::{Dial, Starting};
 pub(crate) use record::Key;
+pub(crate) use starting::{Dial, Starting};
 
 pub use active::Connecting;
 pub use connection::{Closed, Connection, Rested};

@@ -51,11 +51,12 @@ use everywire_transport::ib::burst::MAX_BURST_SEGMENTS;
 use everywire_transport::ib::{Burst, Path, PathLink};
 use everywire_wire::{Gid, ROCE_UDP_PORT};
 
+use crate::command::Command;
 use crate::config::PortState;
 use crate::counters::DeviceCounter;
 use crate::device::Locked;
 use crate::ib::IbPort;
-use crate::route::{Command, Route, RouteError, RouteToken};
+use crate::route::{Route, RouteError, RouteToken};
 use crate::state::State;
 
 /// A UDP datagram that arrived on port 4791.

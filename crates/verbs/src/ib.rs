@@ -19,12 +19,13 @@ use everywire_wire::sa::PathRecord;
 use everywire_wire::vcrc::{VCRC_LEN, check_length};
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
+use crate::command::Command;
 use crate::config::{DeviceConfig, GidType, PortState};
 use crate::counters::DeviceCounter;
 use crate::events::AsyncEvent;
 use crate::ib_group::IbGroup;
 use crate::receive::{ICRC_LEN, check_packet_length, grh_and_packet};
-use crate::route::{Command, RouteError, RouteToken, Way};
+use crate::route::{RouteError, RouteToken, Way};
 use crate::state::State;
 
 /// The first multicast LID (IBTA §4.1.3).

@@ -9,6 +9,7 @@
 mod ah;
 mod any_qp;
 mod cm_id;
+mod command;
 mod config;
 mod counters;
 mod cq;
@@ -55,6 +56,7 @@ pub use cm_id::{
     NextResolve, REJECT_PRIVATE_DATA, RESOLVE_PRIVATE_DATA, RESOLVED_PRIVATE_DATA, ResolveOptions,
     ResolveRequest, Rested, UdListener,
 };
+pub use command::Command;
 pub use config::{
     AtomicCap, DEFAULT_SOURCE_PORT, DeviceAttr, DeviceConfig, DeviceLimits, GidEntry, GidType, IcrcCheck,
     IwarpOptions, MAX_CQE, MAX_QPS, MAX_REGISTRATION, NodeType, PortAttr, PortState, Wire, WireFeature,
@@ -70,7 +72,7 @@ pub use keys::WindowType;
 pub use mr::{FastRegMr, MemoryRegion, MemoryWindow, next_key};
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
-pub use route::{Command, MAX_PENDING_ROUTES, Route, RouteError, RouteToken};
+pub use route::{MAX_PENDING_ROUTES, Route, RouteError, RouteToken};
 pub use srq::{Srq, SrqInit};
 pub use stream::{ConnEvent, StreamError, StreamListenerId};
 

@@ -10,13 +10,13 @@ use std::time::Instant;
 use everywire_transport::ib::{PacketMeta, PathLink, QpType};
 use everywire_wire::{Qpn, RocePacket};
 
+use crate::command::Command;
 use crate::config::GidType;
 use crate::counters::DeviceCounter;
 use crate::error::{ErrorKind, VerbsError};
 use crate::events::AsyncEvent;
 use crate::ib_group::mgid_of;
 use crate::qp::Qp;
-use crate::route::Command;
 use crate::state::State;
 use crate::wire_kind::WireFeature;
 

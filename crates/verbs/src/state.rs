@@ -17,6 +17,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::any_qp::AnyQp;
 use crate::cm_id::CmState;
+use crate::command::Command;
 use crate::config::{DeviceConfig, GidType, PortState, Wire};
 use crate::events::AsyncEvent;
 use crate::ib::IbState;
@@ -24,7 +25,7 @@ use crate::memory::Region;
 use crate::multicast::Group;
 use crate::qp_env::Core;
 use crate::qp_table::{MAX_QPS_WITH_PREFIX, QpEntry, QpTable};
-use crate::route::{Command, RouteToken, Routes};
+use crate::route::{RouteToken, Routes};
 use crate::streams::Streams;
 use crate::table::Table;
 use crate::timer::Timers;
@@ -264,15 +265,6 @@ impl State {
             let last = LastWords { path, segment: burst.segment_size(), bytes: burst.bytes().to_vec() };
             self.last_words.push_back(last);
             self.work = true;
-        }
-    }
-
-    /// The queue pair in `slot` has nothing to do with its TCP connection any more, which ends once the driver has sent what
-    /// it has.
-    pub(crate) fn drop_stream(&mut self, slot: u32) {
-        let conn = self.qps.at(slot).and_then(|entry| entry.qp.iwarp()?.conn());
-        if let (Some(now), Some(conn)) = (self.now, conn) {
-            self.stream_close(now, conn);
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use everywire_transport::iwarp::{Close, ConnId, StreamBurst, StreamEvent};
 
 use crate::cm_id::{Dial, Key, Starting};
-use crate::route::Command;
+use crate::command::Command;
 use crate::state::State;
 use crate::stream::{ConnEvent, StreamError, StreamListenerId};
 
@@ -284,6 +284,15 @@ impl State {
                 Close::Abort if !leaving => self.stream_reset(conn),
                 Close::Graceful | Close::Abort => self.stream_close(now, conn),
             }
+        }
+    }
+
+    /// The queue pair in `slot` has nothing to do with its TCP connection any more, which ends once the driver has sent what
+    /// it has.
+    pub(crate) fn drop_stream(&mut self, slot: u32) {
+        let conn = self.qps.at(slot).and_then(|entry| entry.qp.iwarp()?.conn());
+        if let (Some(now), Some(conn)) = (self.now, conn) {
+            self.stream_close(now, conn);
         }
     }
 

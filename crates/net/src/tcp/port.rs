@@ -9,35 +9,27 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everywire_verbs::{ConnEvent, ConnId, StreamBurst, StreamError, StreamListenerId};
 use rustix::event::{Timespec, epoll};
 use rustix::net::RecvFlags;
 
-use super::conn::{Conn, Stage, mss};
+use super::accept::Undecided;
+use super::conn::{Conn, Stage};
 use super::listen::{Listening, stream_error};
-use super::plain::{FirstBytes, KEY_LEN, judge};
 
 /// Bytes read at once; one buffer for all connections.
 const BUFFER: usize = 256 * 1024;
 /// Sockets looked at in one turn.
 const MAX_EVENTS: usize = 64;
-/// Connections accepted from one socket in one turn.
-const MAX_ACCEPTS: usize = 32;
 /// Turns that may look at the busiest connection alone.
 const HOT_TURNS: u32 = 8;
-/// Connections of shared ports that have not said what they are, at most; more are reset.
-const MAX_UNDECIDED: usize = 1024;
-/// How long such a connection may take.
-const DECIDE_WITHIN: Duration = Duration::from_secs(10);
-/// When to accept again after descriptors have run out.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// What epoll tells of: a connection by its number, or one of these.
 const LINK: u64 = 0;
-const LISTENER: u64 = 1 << 62;
-const UNDECIDED: u64 = 1 << 61;
+pub(super) const LISTENER: u64 = 1 << 62;
+pub(super) const UNDECIDED: u64 = 1 << 61;
 
 /// An event to be overwritten.
 const NO_EVENT: epoll::Event =
@@ -59,32 +51,23 @@ pub(crate) trait Arrival {
     fn event(&mut self, conn: ConnId, event: ConnEvent);
 }
 
-/// A connection of a shared port whose first bytes have not come.
-#[derive(Debug)]
-struct Undecided {
-    fd: OwnedFd,
-    local: SocketAddr,
-    peer: SocketAddr,
-    until: Instant,
-}
-
 /// All TCP sockets of a device.
 #[derive(Debug)]
 pub(crate) struct TcpPort {
-    epoll: OwnedFd,
-    listening: Arc<Listening>,
+    pub(super) epoll: OwnedFd,
+    pub(super) listening: Arc<Listening>,
     /// Listening sockets that are watched.
-    watched: HashMap<u64, (SocketAddr, Arc<OwnedFd>)>,
-    last_token: u64,
+    pub(super) watched: HashMap<u64, (SocketAddr, Arc<OwnedFd>)>,
+    pub(super) last_token: u64,
     conns: HashMap<ConnId, Conn>,
-    undecided: HashMap<u64, Undecided>,
+    pub(super) undecided: HashMap<u64, Undecided>,
     buffer: Box<[u8]>,
     /// Bursts that connections have waited with.
     spare: Vec<StreamBurst>,
     /// The connection that was read last.
     hot: Option<ConnId>,
     hot_turns: u32,
-    accept_again: Option<Instant>,
+    pub(super) accept_again: Option<Instant>,
     /// The interface has news.
     pub(crate) link_changed: bool,
 }
@@ -169,130 +152,7 @@ impl TcpPort {
         self.undecided.retain(|_, undecided| undecided.until > now);
     }
 
-    /// Watches the listening sockets that there are.
-    fn watch_listeners(&mut self) {
-        let entries = self.listening.entries();
-        self.watched
-            .retain(|_, (addr, fd)| entries.get(addr).is_some_and(|entry| Arc::ptr_eq(&entry.fd, fd)));
-        for (&addr, entry) in entries.iter() {
-            if (entry.rdma.is_none() && entry.plain.is_none())
-                || self.watched.values().any(|(of, _)| *of == addr)
-            {
-                continue;
-            }
-            self.last_token += 1;
-            let token = LISTENER | self.last_token;
-            let data = epoll::EventData::new_u64(token);
-            match epoll::add(&self.epoll, &entry.fd, data, epoll::EventFlags::IN) {
-                Ok(()) => drop(self.watched.insert(token, (addr, entry.fd.clone()))),
-                Err(error) => tracing::warn!(%addr, %error, "the listening socket cannot be watched"),
-            }
-        }
-    }
-
-    /// Accepts what waits on a listening socket.
-    fn accept(&mut self, token: u64, to: &mut impl Arrival) -> bool {
-        let Some((local, fd)) = self.watched.get(&token).map(|(addr, fd)| (*addr, fd.clone())) else {
-            return false;
-        };
-        for _ in 0..MAX_ACCEPTS {
-            let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-            match rustix::net::acceptfrom_with(&fd, flags) {
-                Ok((conn, peer)) => {
-                    let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else { continue };
-                    self.taken(conn, local, peer, to);
-                }
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(error @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
-                    let error = crate::error::with_limit(error.into());
-                    tracing::warn!(%local, %error, "no connections are accepted for a moment");
-                    let _ = epoll::delete(&self.epoll, &fd);
-                    self.accept_again = Some(Instant::now() + ACCEPT_AGAIN_AFTER);
-                    break;
-                }
-                Err(error) => tracing::debug!(%local, %error, "a connection was gone before it was accepted"),
-            }
-        }
-        true
-    }
-
-    /// A connection was accepted: the device's at once, or after a look at its first bytes.
-    fn taken(&mut self, fd: OwnedFd, local: SocketAddr, peer: SocketAddr, to: &mut impl Arrival) {
-        let (rdma, plain) = match self.listening.entries().get(&local) {
-            Some(entry) => (entry.rdma, entry.plain.is_some()),
-            None => return,
-        };
-        let conn = Conn::new(fd, Stage::Open);
-        if !plain {
-            return match rdma {
-                Some(listener) => self.hand_over(conn, listener, local, peer, to),
-                None => conn.reset_on_drop(),
-            };
-        }
-        if self.undecided.len() >= MAX_UNDECIDED {
-            return conn.reset_on_drop();
-        }
-        self.last_token += 1;
-        let token = UNDECIDED | self.last_token;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        if epoll::add(&self.epoll, &conn.fd, epoll::EventData::new_u64(token), flags).is_ok() {
-            let until = Instant::now() + DECIDE_WITHIN;
-            self.undecided.insert(token, Undecided { fd: conn.fd, local, peer, until });
-            self.decide(token, to);
-        }
-    }
-
-    /// Looks at the first bytes of a connection of a shared port; they stay where they are.
-    fn decide(&mut self, token: u64, to: &mut impl Arrival) -> bool {
-        let Some(undecided) = self.undecided.get(&token) else { return false };
-        let mut first = [0; KEY_LEN];
-        let (judged, ended) = match rustix::net::recv(&undecided.fd, &mut first, RecvFlags::PEEK) {
-            Ok((_, count)) => (judge(&first[..count]), count == 0),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (FirstBytes::Unknown, false),
-            Err(_) => (FirstBytes::Unknown, true),
-        };
-        if judged == FirstBytes::Unknown && !ended {
-            return false;
-        }
-        let Some(Undecided { fd, local, peer, .. }) = self.undecided.remove(&token) else { return false };
-        let _ = epoll::delete(&self.epoll, &fd);
-        if ended {
-            return true;
-        }
-        let (rdma, plain) = match self.listening.entries().get(&local) {
-            Some(entry) => (entry.rdma, entry.plain.clone()),
-            None => return true,
-        };
-        match (judged, rdma, plain) {
-            (FirstBytes::Mpa, Some(listener), _) => {
-                self.hand_over(Conn::new(fd, Stage::Open), listener, local, peer, to);
-            }
-            (_, _, Some(queue)) => {
-                queue.push(fd, peer);
-            }
-            _ => Conn::new(fd, Stage::Open).reset_on_drop(),
-        }
-        true
-    }
-
-    fn hand_over(
-        &mut self,
-        conn: Conn,
-        listener: StreamListenerId,
-        local: SocketAddr,
-        peer: SocketAddr,
-        to: &mut impl Arrival,
-    ) {
-        let _ = rustix::net::sockopt::set_tcp_nodelay(&conn.fd, true);
-        let Some(id) = to.accepted(listener, local, peer, mss(conn.fd.as_fd())) else {
-            return conn.reset_on_drop();
-        };
-        if let Err(error) = self.add(id, conn, epoll::EventFlags::IN) {
-            to.event(id, ConnEvent::Reset(stream_error(&error)));
-        }
-    }
-
-    fn add(&mut self, id: ConnId, conn: Conn, flags: epoll::EventFlags) -> io::Result<()> {
+    pub(super) fn add(&mut self, id: ConnId, conn: Conn, flags: epoll::EventFlags) -> io::Result<()> {
         epoll::add(&self.epoll, &conn.fd, epoll::EventData::new_u64(id.0), flags)?;
         self.conns.insert(id, conn);
         Ok(())

@@ -21,73 +21,15 @@ use super::ListenerId;
 use super::error::{CmErrorKind, CmStep, DisconnectReason};
 use super::param::ConnParam;
 use super::record::{End, Key, Record, socket_addr};
-use crate::route::{Command, Way};
+use super::starting::{Dial, Starting};
+use crate::command::Command;
+use crate::route::Way;
 use crate::state::State;
 use crate::stream::{StreamError, StreamListenerId};
 use crate::streams::Phase;
 
 /// How long to wait for the reply where the program sets no limit: it waits for the peer's program, not for its stack.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A TCP connection to be made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dial {
-    src: SocketAddr,
-    dst: SocketAddr,
-    traffic_class: u8,
-    /// Ask with revision 2 (RFC 6581).
-    enhanced: bool,
-}
-
-/// A connection on which MPA's frames are exchanged.
-pub(crate) enum Starting {
-    /// We have asked.
-    Asking { mpa: Initiator, dial: Dial },
-    /// The peer asks.
-    Answering { mpa: Responder, listener: ListenerId, local: SocketAddr, peer: SocketAddr, asked: bool },
-}
-
-impl Starting {
-    /// Taken by a listening socket, and not introduced yet.
-    pub(crate) fn is_half_open(&self) -> bool {
-        matches!(self, Starting::Answering { asked: false, .. })
-    }
-
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match self {
-            Starting::Asking { mpa, .. } => mpa.poll_timeout(),
-            Starting::Answering { mpa, .. } => mpa.poll_timeout(),
-        }
-    }
-
-    fn handle_stream(&mut self, now: Instant, bytes: &[u8]) -> usize {
-        match self {
-            Starting::Asking { mpa, .. } => mpa.handle_stream(now, bytes),
-            Starting::Answering { mpa, .. } => mpa.handle_stream(now, bytes),
-        }
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        match self {
-            Starting::Asking { mpa, .. } => mpa.handle_timeout(now),
-            Starting::Answering { mpa, .. } => mpa.handle_timeout(now),
-        }
-    }
-
-    fn closed(&mut self) {
-        match self {
-            Starting::Asking { mpa, .. } => mpa.closed(),
-            Starting::Answering { mpa, .. } => mpa.closed(),
-        }
-    }
-
-    fn poll(&mut self) -> (Option<Vec<u8>>, Option<MpaEvent>) {
-        match self {
-            Starting::Asking { mpa, .. } => (mpa.poll_transmit(), mpa.poll_event()),
-            Starting::Answering { mpa, .. } => (mpa.poll_transmit(), mpa.poll_event()),
-        }
-    }
-}
 
 /// The longest DDP segment to send: one that fits a TCP segment (RFC 5044 §5), and no longer than what pays.
 fn max_ulpdu(mss: usize, markers: bool) -> usize {
