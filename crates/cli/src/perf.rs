@@ -101,6 +101,9 @@ pub struct Args {
     /// End when standard input does.
     #[arg(long, hide = true, requires = "listen")]
     until_stdin_ends: bool,
+    /// Accept idle connections only.
+    #[arg(long, hide = true, requires = "listen")]
+    idle: bool,
     /// Port to listen on.
     #[arg(long, default_value_t = DEFAULT_PORT)]
     port: u16,

@@ -55,6 +55,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let host = args.device.open_to_serve()?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;
+    if args.idle {
+        return super::idle::serve(&host, &runtime);
+    }
     let device = host.device().clone();
     let addr = crate::device::listen_at(&host, args.port)?;
     let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
