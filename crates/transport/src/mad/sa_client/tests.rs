@@ -92,10 +92,11 @@ fn refusals_and_answers_to_nobody() {
 
 #[test]
 fn joining_makes_a_group_and_sending_only_does_not() {
+    // IBTA §15.2.5.17.3 asks for components 1, 2, 6, 7, 12, 13 and 16 where a group is made, beside the MGID.
     let (mut client, now) = (SaClient::new(0), Instant::now());
     let (mgid, port_gid) = (Gid([0xff; 16]), Gid([9; 16]));
     for (join, mask) in
-        [(join_state::FULL, 0b1_0111_0000_1100_0111), (join_state::SEND_ONLY_NON, 0b1_0000_0000_0000_0011)]
+        [(join_state::FULL, 0b1_0011_0000_1100_0111), (join_state::SEND_ONLY_NON, 0b1_0000_0000_0000_0011)]
     {
         client.ask(None, 1, Ask::Join { mgid, port_gid, pkey: PKey::DEFAULT, qkey: QKey(0x0123_4567), join });
         let request = sent(&mut client, now).unwrap();
