@@ -315,10 +315,11 @@ async fn backlog(ctx: &Ctx) -> Verdict {
         let a = side_a(ctx)?;
         let connecting = ctx.a.end.device.connect(ConnectOptions::new(listener.local_addr(), &a.qp));
         waiting.push((ctx.rt.spawn(connecting), a));
-        ctx.quiet().await;
+        // Until its request has arrived: on InfiniBand the subnet administrator is asked first.
+        ctx.rt.sleep(ctx.plan.quiet * 25).await;
     }
     let a = side_a(ctx)?;
-    let third = ConnectOptions::new(listener.local_addr(), &a.qp).timeout(Duration::from_millis(200));
+    let third = ConnectOptions::new(listener.local_addr(), &a.qp).timeout(Duration::from_secs(1));
     let error = attempt(ctx, third).await?;
     match ctx.wire.family {
         // IBTA §12.6.7.2, reason 3.

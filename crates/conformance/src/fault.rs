@@ -45,6 +45,8 @@ struct Props {
     /// The same without fault.
     good: Sge,
     remote: Remote,
+    /// Where in the target that is.
+    offset: usize,
     length: usize,
 }
 
@@ -73,10 +75,23 @@ pub(crate) async fn fault(ctx: &Ctx, row: &Fault, kind: Kind, ty: QpType) -> Ver
         counted("end B", &counters.1, &ctx.b.end.device.counters(), expect.b_counts)?;
     }
     let after = must("reading", props.target.read_vec(0, TARGET))?;
-    // RFC 7306 §6: a WRITE and its immediate data are two messages, and the first one is fine.
-    let written = ctx.wire.family == Family::Iwarp && kind == Kind::WriteImm && row.wrong == Wrong::NoReceive;
-    ensure!(written || after == props.before, "a refused {kind:?} has changed the peer's memory");
+    let untouched = untouched(ctx, row, kind, &props);
+    ensure!(
+        after[..untouched] == props.before[..untouched],
+        "a refused {kind:?} has changed the peer's memory"
+    );
     Ok(())
+}
+
+/// How much of the target, from its start, stays as it is. All of it on the InfiniBand family, which checks the whole of a
+/// message before its first byte lands (IBTA §9.7.4.1.5). RFC 5041 §5.3 checks segment by segment, so those before the
+/// first wrong one land; and a WRITE is a message of its own, before its immediate data (RFC 7306 §6).
+fn untouched(ctx: &Ctx, row: &Fault, kind: Kind, props: &Props) -> usize {
+    let in_part = matches!(
+        (row.wrong, kind),
+        (Wrong::RemoteBoundsOfMany, Kind::Write) | (Wrong::NoReceive, Kind::WriteImm)
+    );
+    if in_part && ctx.wire.family == Family::Iwarp { props.offset } else { TARGET }
 }
 
 fn options(row: &Fault, ty: QpType) -> LinkOptions {
@@ -150,7 +165,7 @@ fn props(ctx: &Ctx, link: &Link, row: &Fault, kind: Kind) -> Result<Props, Strin
         Wrong::RemoteDead => remote.rkey = register(&ctx.b.pd, ALL)?.rkey(),
         _ => {}
     }
-    Ok(Props { target, before, _keep: keep, local, good, remote, length })
+    Ok(Props { target, before, _keep: keep, local, good, remote, offset, length })
 }
 
 fn post_receives(link: &Link, row: &Fault) -> Verdict {

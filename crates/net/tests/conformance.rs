@@ -112,11 +112,10 @@ fn every_wire_with_every_driver() {
 }
 
 /// Frames that need no UDP socket, on a veth pair between two namespaces.
-const RAW_WIRES: &[Wire] = &[Wire {
-    name: "RoCE v2 raw",
-    device: |ip| format!("rocev2-raw:eth0/{ip}"),
-    options: OpenOptions::default,
-}];
+const RAW_WIRES: &[Wire] = &[
+    Wire { name: "RoCE v2 raw", device: |ip| format!("rocev2-raw:eth0/{ip}"), options: OpenOptions::default },
+    Wire { name: "RoCE v1", device: |ip| format!("rocev1:eth0/{ip}"), options: OpenOptions::default },
+];
 
 #[test]
 fn every_raw_wire() {

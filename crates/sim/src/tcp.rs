@@ -19,8 +19,8 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
 
 /// Bytes of a connection's buffers, each way.
 const BUFFER: usize = 128 * 1024;
-/// Sockets of one listener that wait for a connection.
-const BACKLOG: usize = 8;
+/// Sockets of one listener that wait for a connection: as many may arrive at one instant. Untouched buffers cost nothing.
+const BACKLOG: usize = 32;
 /// How long TCP sends again before it gives a peer up.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where source ports are taken from.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use everywire_conformance::{Matrix, Pair, Plan, Report, run};
+use everywire_conformance::{End, Matrix, Pair, Plan, Report, run};
 use everywire_fabric::faults::{Faults, Ppm};
 use everywire_fabric::link::LinkParams;
 use everywire_sim::{HostConfig, World};
@@ -28,12 +28,23 @@ const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 const CLEAN: &[Run] = &[
     Run { name: "RoCE v2", host: HostConfig::new, ips: V4, loss: 0 },
     Run { name: "RoCE v1", host: HostConfig::roce_v1, ips: V4, loss: 0 },
+    Run { name: "InfiniBand", host: HostConfig::infiniband, ips: V4, loss: 0 },
+    Run { name: "iWARP", host: HostConfig::iwarp, ips: V4, loss: 0 },
+    Run { name: "iWARP 7306", host: with_rfc7306, ips: V4, loss: 0 },
 ];
 
 const LOSSY: &[Run] = &[
     Run { name: "RoCE v2", host: HostConfig::new, ips: V6, loss: 10_000 },
     Run { name: "RoCE v1", host: HostConfig::roce_v1, ips: V6, loss: 10_000 },
+    Run { name: "iWARP 7306", host: with_rfc7306, ips: V6, loss: 10_000 },
 ];
+
+/// iWARP with atomics and immediate data.
+fn with_rfc7306(ip: IpAddr) -> HostConfig {
+    let mut config = HostConfig::iwarp(ip);
+    config.device.iwarp.rfc7306 = true;
+    config
+}
 
 /// Bytes that wait in a port: more than the longest message, which unreliable connections send all at once.
 const QUEUE: usize = 8 << 20;
@@ -50,14 +61,18 @@ fn conform(run_of: &Run) -> Report {
         let link = LinkParams { queue_bytes: QUEUE, ..LinkParams::DEFAULT };
         world.add_host(HostConfig { link, ..(run_of.host)(ip.parse().unwrap()) })
     });
+    assert!(world.ib_up(Duration::from_secs(60)), "the subnet manager brings every port up");
     for host in [a, b] {
         world.set_faults(host, Faults { loss: Ppm(run_of.loss), ..Faults::NONE });
     }
     let other = world.clone();
+    // On InfiniBand the first GID is not the address that programs know.
+    let end = |host, n: usize| End { device: world.device(host), ip: run_of.ips[n].parse().unwrap() };
     let pair = Pair {
         group: Ok(if run_of.ips[0].contains(':') { "ff05::4791" } else { "239.1.2.3" }.parse().unwrap()),
         kill: Ok(Rc::new(move || other.kill(b))),
-        ..Pair::new(&world.device(a), &world.device(b))
+        a: end(a, 0),
+        b: end(b, 1),
     };
     let plan = Plan {
         lossy: run_of.loss > 0,
