@@ -67,6 +67,11 @@ const HARMLESS_LINES: &[&str] = &[
 /// it has already done, and takes the queue pair down.
 const REGISTRATION_LINE: &str = "rxe_reg_fast_mr: mr->lkey";
 
+/// What nvmet says over siw when a host has left: it answers the Asynchronous Event Requests that were open, and siw refuses
+/// what is posted on a queue pair that has ended, where soft-RoCE takes it and flushes it.
+const LATE_ANSWER_LINES: &[&str] =
+    &["nvmet_rdma: post_recv cmd failed", "nvmet_rdma: sending cmd response failed"];
+
 /// Kernel messages that no case may cause, whatever their level. Of these "I/O error" has many forms: the block layer's,
 /// the page cache's, nvme's own.
 const NEVER: &[&str] = &[
@@ -307,7 +312,8 @@ fn bad(line: &str, case: &Case) -> bool {
         return false;
     }
     let own = (case.reconnects && reconnects(line))
-        || ((case.reconnects || case.registers && case.lossy) && line.contains(REGISTRATION_LINE));
+        || ((case.reconnects || case.registers && case.lossy) && line.contains(REGISTRATION_LINE))
+        || (matches!(case.wire, Wire::Iwarp(_)) && says(LATE_ANSWER_LINES));
     !says(HARMLESS_LINES) && !own
 }
 
