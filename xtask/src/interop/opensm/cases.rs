@@ -127,7 +127,7 @@ fn everything(fabric: &Fabric, tools: &Tools, seat: &str, host: &str) -> Result<
 }
 
 /// Rounds of ping-pong that outlast the pull and the new tables.
-const ROUNDS: &str = "200000";
+const ROUNDS: &str = "20000";
 const REROUTE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Two hosts below different leaves talk; the cable between leaf and spine that they use is pulled; OpenSM gives the
