@@ -80,7 +80,7 @@ fn conform(wire: &Wire, driver: Driver) -> Report {
 
 /// One of eight combinations of flags, in turn: the simulator runs all of them.
 const PLAN: Plan =
-    Plan { lossy: false, patience: Duration::from_secs(20), quiet: Duration::from_millis(2), thin: 4 };
+    Plan { lossy: false, patience: Duration::from_secs(20), quiet: Duration::from_millis(2), thin: 8 };
 
 /// `b` goes when it is killed.
 fn pair(a: &Host, b: Host, group: Result<IpAddr, &'static str>) -> Pair {
