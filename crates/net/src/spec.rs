@@ -244,7 +244,7 @@ mod tests {
             ("ib:fabric/h1/0", "ports count from 1"),
             ("ib:a b/h1/1", "letters"),
             ("rocev3:1.2.3.4", "no wire named \"rocev3\""),
-            ("rocev1:1.2.3.4", "not part of this version"),
+            ("rocev1:1.2.3.4", "INTERFACE/ADDRESS"),
             ("iwarp:127.0.0.1,crc", "\"crc\" is none of crc=on"),
             ("iwarp:127.0.0.1,mpa=1,rtr=send", "no peer-to-peer"),
             ("iwarp:1.2.3.4:4420", "not an IPv4 or IPv6 address (without port)"),

@@ -16,6 +16,8 @@ pub mod plan;
 mod ready;
 mod seat;
 pub mod snapshot;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::{self, BufWriter};

@@ -1,0 +1,183 @@
+//! A fabric that runs, seen from its doors: packets from port to port with nothing lost, and a client of ibsim.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use everywire_fabric::ib::mad_packet::MadRoute;
+use everywire_wire::mad::{MadHeader, class, method};
+use everywire_wire::smp::{NodeInfo, Smp, attribute};
+use everywire_wire::{Guid, Lid, MAD_LEN, Qpn};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind, connect, recv, send, sendto,
+    socket,
+};
+
+use super::plan::{Engine, HostPlan, Layout, LinkPlan, LinkShape, NodeRef, PortRef, SwitchPlan};
+use super::{Fabric, FabricEvent, FabricOptions, Plan};
+use crate::fabric_port::{FabricPort, Said};
+
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two hosts on a switch.
+fn plan(name: &str) -> Plan {
+    let host = |n: u64| HostPlan {
+        name: format!("h{n}"),
+        ports: 1,
+        guid: Guid(0x0245_5700_0100_0000 + n * 16),
+        ips: vec![[10, 77, 0, n as u8].into()],
+    };
+    let link = |host: usize| LinkPlan {
+        ends: [
+            PortRef { node: NodeRef::Host(host), port: 1 },
+            PortRef { node: NodeRef::Switch(0), port: host as u8 + 1 },
+        ],
+        shape: LinkShape::default(),
+    };
+    Plan {
+        name: format!("{name}-{}", std::process::id()),
+        hosts: vec![host(1), host(2)],
+        switches: vec![SwitchPlan { name: "s1".to_owned(), ports: 2, guid: Guid(0x0245_5700_0200_0000) }],
+        links: vec![link(0), link(1)],
+        sm: PortRef { node: NodeRef::Host(0), port: 1 },
+        engine: Engine::UpDown,
+        roots: Vec::new(),
+        lmc: 0,
+        partitions: Vec::new(),
+        layout: Layout::Levels,
+    }
+}
+
+fn start(plan: Plan, options: &FabricOptions) -> (Fabric, Receiver<FabricEvent>) {
+    let (sender, events) = channel();
+    let fabric = Fabric::start(plan, options, move |event| drop(sender.send(event))).expect("a fabric");
+    (fabric, events)
+}
+
+fn wait_for(events: &Receiver<FabricEvent>, wanted: impl Fn(&FabricEvent) -> bool) {
+    while !wanted(&events.recv_timeout(PATIENCE).expect("the event")) {}
+}
+
+/// Many windows, to a receiver that does not look for a while: the sender is stopped by credits, and every packet arrives in
+/// its order.
+#[test]
+fn nothing_is_lost_on_the_way_to_a_slow_receiver() {
+    const PACKETS: u32 = 3000;
+    let (fabric, events) = start(plan("slow"), &FabricOptions::default());
+    wait_for(&events, |event| *event == FabricEvent::Ready);
+    let (mut sender, mine) = FabricPort::attach(fabric.name(), "h1/1").expect("a port");
+    let (mut receiver, theirs) = FabricPort::attach(fabric.name(), "h2/1").expect("a port");
+    assert!(FabricPort::attach(fabric.name(), "h2/1").unwrap_err().to_string().contains("taken by process"));
+    let route = MadRoute { dest_qp: Qpn::new(77), ..MadRoute::services(mine.port.lid, theirs.port.lid, 3) };
+    let packet = |number: u32| {
+        let mut mad = [0; MAD_LEN];
+        mad[..4].copy_from_slice(&number.to_be_bytes());
+        route.packet(&mad)
+    };
+    let until = Instant::now() + PATIENCE;
+    let (mut sent, mut stalls, mut received) = (0, 0, Vec::new());
+    while received.len() < PACKETS as usize {
+        assert!(Instant::now() < until, "{sent} sent, {} received", received.len());
+        let batch: Vec<Vec<u8>> = (sent..PACKETS.min(sent + 32)).map(packet).collect();
+        let went = sender.send(batch.iter().map(Vec::as_slice)) as u32;
+        sent += went;
+        stalls = if went == 0 { stalls + 1 } else { 0 };
+        sender.receive(|_| panic!("nobody sends to it"));
+        if stalls > 50 || sent == PACKETS {
+            receiver.receive(|packet| {
+                let (_, mad) = MadRoute::parse(packet).expect("a whole packet");
+                received.push(u32::from_be_bytes([mad[0], mad[1], mad[2], mad[3]]));
+            });
+        }
+        std::thread::sleep(Duration::from_micros(20));
+    }
+    assert!(received.into_iter().eq(0..PACKETS), "in order");
+    sender.resolve(5, std::net::Ipv4Addr::new(10, 77, 0, 2).into());
+    let answer = loop {
+        assert!(Instant::now() < until);
+        sender.receive(|_| {});
+        let resolved =
+            |said| if let Said::Resolved { token, gid } = said { Some((token, gid)) } else { None };
+        if let Some(answer) = sender.said().into_iter().find_map(resolved) {
+            break answer;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(answer, (5, Some(everywire_wire::Gid::link_local(theirs.port_guid))));
+    drop(fabric);
+    while receiver.gone().is_none() {
+        assert!(Instant::now() < until);
+        receiver.receive(|_| {});
+    }
+    assert_eq!(receiver.gone(), Some("the fabric ends"));
+}
+
+/// As libumad2sim does it: bind, connect, NODEINFO, a directed route to the switch, and out again.
+#[test]
+fn a_client_of_ibsim_looks_around() {
+    let name = format!("ibsim-{}", std::process::id());
+    let options = FabricOptions { subnet_manager: false, ibsim: Some(name.clone()), capture: None };
+    let (_fabric, events) = start(plan("ibsim"), &options);
+    let address =
+        |what: &str| SocketAddrUnix::new_abstract_name(format!("{name}:{what}\0").as_bytes()).unwrap();
+    let pid = std::process::id();
+    let dgram = |what: &str| {
+        let fd = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+        rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))
+            .unwrap();
+        bind(&fd, &address(what)).unwrap();
+        fd
+    };
+    let (control, inbox) = (dgram(&format!("ctl{pid}")), dgram(&format!("in{pid}")));
+    let ask = |kind: u32, client: u32, data: &[u8]| {
+        let mut message = [0u8; 80];
+        for (at, word) in [(0, 0xdead_beef), (4, client), (8, kind), (12, data.len() as u32)] {
+            message[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        message[16..16 + data.len()].copy_from_slice(data);
+        sendto(&control, &message, SendFlags::empty(), &address("ctl")).unwrap();
+        let mut reply = [0u8; 80];
+        assert_eq!(recv(&control, &mut reply[..], RecvFlags::empty()).unwrap().0, 80);
+        reply
+    };
+    let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+    let mut hello = [0u8; 44];
+    hello[..4].copy_from_slice(&pid.to_ne_bytes());
+    hello[12..14].copy_from_slice(b"h2");
+    let welcome = ask(1, 0, &hello);
+    let client = word(&welcome, 16);
+    assert_eq!(word(&welcome, 8), 1, "no error");
+    wait_for(&events, |event| matches!(event, FabricEvent::Ibsim { port, .. } if port == "h2/1"));
+    let info = NodeInfo::parse(&ask(7, client, &[0; 64])[16..]).unwrap();
+    assert_eq!((info.node_guid, info.num_ports), (Guid(0x0245_5700_0100_0020), 1));
+    assert_eq!(word(&ask(99, client, &[]), 8), 0, "an error");
+
+    connect(&inbox, &address(&format!("out{client}"))).unwrap();
+    let exchange = |smp: &Smp| {
+        let mut packet = [0u8; 288];
+        packet[..2].copy_from_slice(&Lid::PERMISSIVE.0.to_be_bytes());
+        packet[32..].copy_from_slice(&smp.to_mad());
+        send(&inbox, &packet, SendFlags::empty()).unwrap();
+        let mut reply = [0u8; 288];
+        assert_eq!(recv(&inbox, &mut reply[..], RecvFlags::empty()).unwrap().0, 288);
+        let status = u32::from_be_bytes(reply[16..20].try_into().unwrap());
+        (status, Smp::parse(&reply[32..]).unwrap())
+    };
+    let transaction_id = 0x0001_0003_1234_5678;
+    let request = Smp::directed(method::GET, attribute::NODE_INFO, 0, transaction_id, &[1]);
+    let (status, response) = exchange(&request);
+    let MadHeader { mgmt_class, method: got, transaction_id: back, .. } = response.header;
+    assert_eq!((status, got, mgmt_class), (0, method::GET_RESP, class::SUBN_DIRECTED_ROUTE));
+    assert_eq!(back, transaction_id, "the client's own");
+    let switch = NodeInfo::parse(&response.data).unwrap();
+    assert_eq!((switch.node_guid, switch.local_port_num), (Guid(0x0245_5700_0200_0000), 2));
+    // Nobody is behind the host at the switch's port 1, so nobody answers; the request comes back.
+    let nowhere = Smp::directed(method::GET, attribute::NODE_INFO, 0, transaction_id + 1, &[1, 1, 1]);
+    let (status, same) = exchange(&nowhere);
+    assert_eq!(
+        (status, same.header.method, same.header.transaction_id),
+        (110, method::GET, transaction_id + 1)
+    );
+    assert_eq!(word(&ask(2, client, &[]), 8), 2);
+    wait_for(&events, |event| matches!(event, FabricEvent::Ibsim { what, .. } if what.contains("has left")));
+}
