@@ -17,7 +17,8 @@ const LOOPBACK_TRIES: u8 = 60;
 /// Flags of every command that opens a device.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DeviceArgs {
-    /// The device: rocev2:ADDRESS (UDP sockets) or iwarp:ADDRESS (TCP sockets), no privileges; rocev2-raw:INTERFACE/ADDRESS
+    /// The device: rocev2:ADDRESS (UDP sockets), iwarp:ADDRESS (TCP sockets) or ib:FABRIC/HOST/PORT (a port of a fabric that
+    /// `everywire fabric run` runs), no privileges; rocev2-raw:INTERFACE/ADDRESS
     /// or rocev1:INTERFACE/ADDRESS (CAP_NET_RAW; ,vlan=VID and ,priority=PCP tag its frames). A client may name the wire
     /// alone: iwarp. After iwarp:ADDRESS what to ask of peers, each with a comma before it: crc=off, markers, mpa=1, rtr=send,
     /// rtr=write, rtr=read (peer to peer), rfc7306 (atomics and immediate data), pause=MS (before the first message to a peer;

@@ -52,7 +52,7 @@ target!(fabric_attach_message, messages(), |bytes| {
 });
 
 // Whatever a peer grants or sends, books stay within a window, and what is legal is not refused.
-target!(fabric_attach_credits, vec![vec![0x10; 64], vec![0x13, 0x43, 0x03]], |bytes| {
+target!(fabric_attach_credits, [vec![0x10; 64], vec![0x13, 0x43, 0x03]], |bytes| {
     let (mut near, mut far) = (Credits::default(), Credits::default());
     for pair in bytes.chunks_exact(2) {
         let lane = pair[0] & 0x0f;

@@ -83,7 +83,7 @@ impl Client {
         if self.waiting.len() >= MAX_WAITING {
             self.waiting.pop_first();
         }
-        self.waiting.insert(key, Waiting { until, packet: packet.clone() });
+        self.waiting.insert(key, Waiting { until, packet: *packet });
     }
 
     /// An answer: its transaction id as the client knows it. `None` where nobody waits for it any more.
