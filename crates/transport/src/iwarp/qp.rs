@@ -149,6 +149,13 @@ impl Qp {
         _now: Instant,
         params: StreamParams,
     ) -> Result<(), ModifyError> {
+        self.take_stream(params)?;
+        self.shared.state = QpState::Rts;
+        Ok(())
+    }
+
+    /// The stream is this queue pair's from now on, which is in INIT and on an error stays there.
+    pub(super) fn take_stream(&mut self, params: StreamParams) -> Result<(), ModifyError> {
         let from = self.shared.state;
         if from != QpState::Init {
             let ty = self.shared.config.ty;
@@ -162,7 +169,6 @@ impl Qp {
         self.requester.start(params.rtr.filter(|_| params.initiator));
         self.conn = Some(params.conn);
         self.shared.stream = Some(params);
-        self.shared.state = QpState::Rts;
         Ok(())
     }
 

@@ -3,10 +3,11 @@
 //! Segments are laid out by hand from RFC 5040 §4 and RFC 5041 §4; the codes are those of RFC 5040 §4.8, RFC 5041 §8 and RFC
 //! 5044 §8.
 
-use everywire_wire::rdmap::{ReadRequest, TermError};
+use everywire_wire::rdmap::{LlpError, ReadRequest, TermError};
 
 use super::*;
 use crate::ib::tests::OTHER_PD;
+use crate::iwarp::ending::TERMINATE_TIMEOUT;
 
 fn tagged(control: u8, ulp: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![control, ulp];
@@ -277,5 +278,36 @@ fn local_errors() {
         assert_eq!(bench.nodes[0].sent(), [(1, WcStatus::Success), (2, status), (3, WcStatus::WrFlushErr)]);
         assert_eq!(bench.terminate(0).error, TermError::LOCAL_CATASTROPHIC);
         assert_eq!(bench.nodes[1].qp.state(), QpState::Err);
+    }
+}
+
+/// RFC 6581 §8 and RFC 5044 §8: what start-up finds is said by a TERMINATE of layer 2, type 0, without headers, as the only
+/// message; everything posted is flushed and the queue pair has been in ERR from the start.
+#[test]
+fn start_up_refused() {
+    let codes = [
+        (LlpError::StartFrame, 4),
+        (LlpError::Catastrophic, 5),
+        (LlpError::InsufficientIrd, 6),
+        (LlpError::NoMatchingRtr, 7),
+    ];
+    for (error, code) in codes {
+        let mut bench = Bench::unconnected(Setup::default());
+        bench.start(1);
+        let (params, now, node) = (bench.params(0), bench.now, &mut bench.nodes[0]);
+        node.recv(1, 0, 8);
+        node.qp.refuse_start(&mut node.env, now, params, error).unwrap();
+        assert_eq!(node.qp.poll_timeout(), Some(now + TERMINATE_TIMEOUT));
+        assert_eq!(node.qp.state(), QpState::Err);
+        assert!(node.qp.refuse_start(&mut node.env, now, params, error).is_err());
+        bench.run();
+        // Layer and type, code, no header bits; behind DDP's header for queue 2 (RFC 5040 §4.8).
+        let ddp = [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
+        assert_eq!(bench.fpdus(0), [[&ddp[..], &[0x20, code, 0, 0]].concat()]);
+        assert_eq!(bench.nodes[0].received(), [(1, WcStatus::WrFlushErr)]);
+        assert_eq!(bench.nodes.each_ref().map(|n| n.closed), [Some(Close::Graceful); 2]);
+        assert_eq!(bench.nodes[1].qp.state(), QpState::Err);
+        assert!(bench.nodes[1].env.events.contains(&QpEvent::Fatal));
+        bench.assert_idle();
     }
 }
