@@ -330,5 +330,11 @@ pub mod capability {
     pub const REVERSE_PATH: u16 = 1 << 13;
 }
 
+/// Bits of the administrator's second capability mask (IBTA §15.2.5.1).
+pub mod capability2 {
+    /// Send-only members may make and keep groups.
+    pub const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
+}
+
 #[cfg(test)]
 mod tests;

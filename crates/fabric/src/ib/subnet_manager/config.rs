@@ -20,8 +20,16 @@ pub const MAX_SUBSCRIPTIONS: usize = 1 << 14;
 pub const MAX_ANSWER_RECORDS: usize = 1 << 17;
 /// The most answers of several segments at a time.
 pub const MAX_TRANSFERS: usize = 1024;
+/// The most of them to one LID.
+pub const MAX_TRANSFERS_PER_LID: usize = 16;
+/// The most bytes of all of them; at least that of one answer as long as can be.
+pub const MAX_TRANSFER_BYTES: usize = 64 << 20;
+/// The most pairs of ports that a query for paths looks at which names neither end.
+pub const MAX_PATH_PAIRS: usize = 1 << 14;
 /// The most reports that wait for their response.
 pub const MAX_REPORTS: usize = 1 << 14;
+/// The shortest time from a sweep that a trap has asked for to the next.
+pub const MIN_TRAP_SWEEP: Duration = Duration::from_millis(100);
 /// The most events that wait for [`super::Sm::poll_event`]; later ones are dropped and counted.
 pub const MAX_EVENTS: usize = 4096;
 /// The most answers to requests and traps that wait for [`super::Sm::poll_transmit`].
@@ -61,7 +69,8 @@ pub struct SmConfig {
     pub guid: Guid,
     /// 0 to 15: of several managers the highest becomes master, among equals the lowest GUID.
     pub priority: u8,
-    /// Trusted queries carry it, and so do managers among themselves.
+    /// Trusted queries carry it, and so do managers among themselves. 1, which everybody starts with, keeps nobody out; see
+    /// [`SmConfig::secret_sm_key`].
     pub sm_key: u64,
     /// Set at every port; 0 for none.
     pub m_key: u64,
@@ -96,6 +105,12 @@ pub struct SmConfig {
 }
 
 impl SmConfig {
+    /// With an SM_Key that nobody guesses, from 64 bits of the caller's entropy: for a subnet with one manager, or several
+    /// that are told the same bits. Neither 0 nor 1, which say "none" and "as delivered".
+    pub fn secret_sm_key(self, entropy: u64) -> SmConfig {
+        SmConfig { sm_key: entropy.max(2), ..self }
+    }
+
     /// Min-hop, one LID a port, one partition, the intervals of OpenSM.
     pub fn new(guid: Guid) -> SmConfig {
         SmConfig {

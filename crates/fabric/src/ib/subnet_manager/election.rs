@@ -3,10 +3,12 @@
 //! Read IBTA §14.4.1 (states and transitions) first. The highest priority wins, then the lowest port GUID. The states:
 //! `Discovering` (first sweep) becomes `Standby` where a master or somebody better was found, else `Master`. `Standby`
 //! polls the master and discovers again when it stays silent. `Master` hands over to somebody better and becomes
-//! `Standby` when that one acknowledges. `NotActive` takes part in nothing until told so.
+//! `Standby` when that one acknowledges; who never does is left out, and the subnet is configured all the same. `NotActive`
+//! takes part in nothing until told so. Orders need the SM_Key.
 
 use std::cmp::Reverse;
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use everywire_wire::mad::{method, status};
 use everywire_wire::smp::codes::{sm_control, sm_state};
@@ -19,6 +21,12 @@ use super::{Address, Sm, SmEvent};
 
 /// Polls in a row that a master may miss.
 const MISSED_POLLS: u8 = 3;
+/// HANDOVERs that somebody better may leave without an ACKNOWLEDGE.
+const MAX_HANDOVERS: u8 = 3;
+/// How long a master waits for an ACKNOWLEDGE until it looks around again, and configures nothing meanwhile.
+const HANDOVER_WAIT: Duration = Duration::from_secs(2);
+/// The SM_Key that everybody starts with, and so knows. Managers that have it show 0 where they are not sure of each other.
+const WELL_KNOWN_SM_KEY: u64 = 1;
 
 /// State of a subnet manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +50,31 @@ impl SmState {
             SmState::Standby => sm_state::STANDBY,
             SmState::Master => sm_state::MASTER,
         }
+    }
+}
+
+/// HANDOVERs to others.
+#[derive(Debug, Default)]
+pub(super) struct Handovers {
+    /// The only one whose ACKNOWLEDGE counts.
+    pending: Option<Guid>,
+    /// How many each has left unanswered.
+    unanswered: BTreeMap<Guid, u8>,
+}
+
+impl Handovers {
+    /// Who left too many unanswered is no candidate.
+    fn leaves_out(&self, guid: Guid) -> bool {
+        self.unanswered.get(&guid).is_some_and(|count| *count >= MAX_HANDOVERS)
+    }
+
+    /// Managers that are gone may come again as others.
+    pub fn retain(&mut self, present: impl Fn(Guid) -> bool) {
+        self.unanswered.retain(|guid, _| present(*guid));
+    }
+
+    fn end(&mut self) {
+        *self = Handovers::default();
     }
 }
 
@@ -82,6 +115,7 @@ impl Sm {
     pub(super) fn elect(&mut self, now: Instant) {
         let own = (self.config.priority & 15, Reverse(self.config.guid));
         let able = self.others.values().filter(|other| other.info.state != sm_state::NOT_ACTIVE);
+        let able = able.filter(|other| !self.handovers.leaves_out(other.info.guid));
         let best = able.max_by_key(|other| other.rank());
         let masters = self.others.values().filter(|other| other.info.state == sm_state::MASTER);
         let master = masters.max_by_key(|other| other.rank());
@@ -89,30 +123,71 @@ impl Sm {
         match (self.state, better, master) {
             (SmState::Master, Some(better), _) => {
                 let (guid, path) = (better.info.guid, better.path.clone());
-                self.control(guid, &path, sm_control::HANDOVER);
-                self.stand_by(now, guid);
-                // Not yet standby: the other has to acknowledge.
-                self.phase = Phase::Idle;
+                self.hand_over(now, guid, &path);
             }
             (SmState::Master, None, _) | (_, None, None) => {
+                self.handovers.pending = None;
                 self.reregister |= self.state != SmState::Master;
                 self.enter_state(SmState::Master);
                 self.configure(now);
             }
             (_, better, master) => {
                 let watched = master.or(better).map(|other| other.info.guid);
-                self.enter_state(SmState::Standby);
+                self.take_over_inventory();
                 self.stand_by(now, watched.unwrap_or_default());
             }
         }
     }
 
-    fn stand_by(&mut self, now: Instant, watched: Guid) {
+    /// Offers the place to somebody better. Not yet standby: the other has to acknowledge, and until then what is known
+    /// stays as it is.
+    fn hand_over(&mut self, now: Instant, guid: Guid, path: &Path) {
+        let count = self.handovers.unanswered.entry(guid).or_insert(0);
+        *count += 1;
+        if *count == MAX_HANDOVERS {
+            self.warn(format!(
+                "{guid} is to be master and has left {} HANDOVERs without ACKNOWLEDGE; after this one it is left out",
+                MAX_HANDOVERS - 1
+            ));
+        }
+        self.handovers.pending = Some(guid);
+        self.control(guid, path, sm_control::HANDOVER);
         self.phase = Phase::Idle;
+        self.schedule(now, self.config.polling_interval.min(HANDOVER_WAIT));
+    }
+
+    #[cfg(test)]
+    pub(super) fn hand_over_to(&mut self, now: Instant, guid: Guid) {
+        self.hand_over(now, guid, &Path::from([]));
+        self.requests.clear();
+    }
+
+    /// Whether an ACKNOWLEDGE is due, and nothing is configured meanwhile.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.state == SmState::Master && self.handovers.pending.is_some()
+    }
+
+    fn stand_by(&mut self, now: Instant, watched: Guid) {
+        self.enter_state(SmState::Standby);
+        self.handovers.end();
+        self.phase = Phase::Idle;
+        self.sweep_again = false;
+        self.trap_sweep = None;
         self.watched = watched;
         self.polls_missed = 0;
-        self.take_over_inventory();
         self.schedule(now, self.config.polling_interval);
+    }
+
+    /// Becomes standby by somebody's order: what a sweep was at is dropped, what is known stays.
+    fn step_back(&mut self, now: Instant, master: Guid) {
+        self.requests.clear();
+        self.stand_by(now, master);
+    }
+
+    /// Whether a manager has shown that it may give orders (IBTA §14.4.1, SM_Key). Who keeps the key that everybody starts
+    /// with keeps nobody out; then 0 is as good, which is what OpenSM shows to those it has not authenticated.
+    fn is_authentic(&self, sm_key: u64) -> bool {
+        sm_key == self.config.sm_key || sm_key == 0 && self.config.sm_key == WELL_KNOWN_SM_KEY
     }
 
     /// A standby looks whether the master lives.
@@ -152,6 +227,10 @@ impl Sm {
     pub(super) fn manager_answered(&mut self, now: Instant, request: Request, smp: &Smp) {
         let (Ok(info), status) = (SmInfo::parse(&smp.data), smp.status()) else { return };
         match request.purpose {
+            Purpose::Manager(guid) if info.sm_key != 0 && !self.is_authentic(info.sm_key) => {
+                self.others.remove(&guid);
+                self.warn(format!("the manager {guid} shows another SM_Key than ours: it is left out"));
+            }
             Purpose::Manager(guid) if status == 0 && info.guid == guid => {
                 self.others.insert(guid, OtherSm { info, path: request.path });
             }
@@ -181,24 +260,28 @@ impl Sm {
         self.answer(Address::Smi(from), reply.to_mad());
     }
 
-    /// Carries an order out; `false` where the state does not allow it (IBTA §14.4.1, table of transitions).
+    /// Carries an order out; `false` where the state does not allow it (IBTA §14.4.1, table of transitions), the SM_Key is
+    /// wrong, or it is not its sender's to give: only who was offered the place acknowledges, and only the master disables
+    /// its standbys or lets them look again.
     fn obey(&mut self, now: Instant, smp: &Smp) -> bool {
         let Ok(info) = SmInfo::parse(&smp.data) else { return false };
+        if !self.is_authentic(info.sm_key) {
+            self.warn(format!("an order of {} with a wrong SM_Key was refused", info.guid));
+            return false;
+        }
+        let of_master = info.guid == self.watched;
         match (self.state, smp.header.attribute_modifier) {
             (SmState::Standby | SmState::Master, sm_control::HANDOVER) => self.take_over(now, info),
-            (SmState::Master, sm_control::ACKNOWLEDGE) => {
-                self.enter_state(SmState::Standby);
-                self.stand_by(now, info.guid);
+            (SmState::Master, sm_control::ACKNOWLEDGE) if self.handovers.pending == Some(info.guid) => {
+                self.step_back(now, info.guid);
             }
-            (SmState::Standby, sm_control::DISABLE) => {
+            (SmState::Standby, sm_control::DISABLE) if of_master => {
                 self.enter_state(SmState::NotActive);
+                self.requests.clear();
                 self.next_sweep = None;
             }
-            (SmState::NotActive, sm_control::STANDBY) => {
-                self.enter_state(SmState::Standby);
-                self.stand_by(now, info.guid);
-            }
-            (SmState::Standby, sm_control::DISCOVER) => {
+            (SmState::NotActive, sm_control::STANDBY) => self.step_back(now, info.guid),
+            (SmState::Standby, sm_control::DISCOVER) if of_master => {
                 self.enter_state(SmState::Discovering);
                 self.begin_sweep(now);
             }
@@ -215,6 +298,7 @@ impl Sm {
             ports.find(|(.., port)| port.guid == from.guid).map(|(.., port)| port.path.clone())
         });
         let was_master = self.state == SmState::Master;
+        self.handovers.end();
         self.reregister = true;
         self.enter_state(SmState::Master);
         if was_master {

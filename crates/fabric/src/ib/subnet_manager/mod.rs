@@ -30,7 +30,7 @@ pub use election::SmState;
 pub use hosted::HostedSm;
 pub use routing::RoutingEngine;
 
-use election::OtherSm;
+use election::{Handovers, OtherSm};
 use inventory::{Inventory, Map};
 use requests::Requests;
 use routing::Tables;
@@ -115,6 +115,10 @@ pub struct Sm {
     /// A sweep is wanted after this one.
     sweep_again: bool,
     next_sweep: Option<Instant>,
+    /// A trap asked for a sweep; not before then.
+    trap_sweep: Option<Instant>,
+    /// When the next trap may start a sweep.
+    trap_sweep_from: Option<Instant>,
     /// Nodes as they answer now, while a sweep is on.
     found: Inventory,
     /// Nodes as of the last sweep.
@@ -125,6 +129,7 @@ pub struct Sm {
     lids: BTreeMap<Guid, Lid>,
     shadows: BTreeMap<Guid, Shadow>,
     others: BTreeMap<Guid, OtherSm>,
+    handovers: Handovers,
     /// The manager that a standby watches.
     watched: Guid,
     polls_missed: u8,
@@ -154,6 +159,8 @@ impl Sm {
             phase: Phase::Idle,
             sweep_again: false,
             next_sweep: None,
+            trap_sweep: None,
+            trap_sweep_from: None,
             found: Inventory::default(),
             known: Inventory::default(),
             map: Map::default(),
@@ -162,6 +169,7 @@ impl Sm {
             lids,
             shadows: BTreeMap::new(),
             others: BTreeMap::new(),
+            handovers: Handovers::default(),
             watched: Guid(0),
             polls_missed: 0,
             must_retry: false,
@@ -191,7 +199,7 @@ impl Sm {
     fn handle_smp(&mut self, now: Instant, from: Lid, smp: Smp) {
         match (smp.header.method, smp.header.attribute_id) {
             (method::GET_RESP, _) => {
-                if let Some(request) = self.requests.answered(smp.header.transaction_id) {
+                if let Some(request) = self.requests.answered_by(&smp) {
                     self.answered(now, request, &smp);
                 }
             }
@@ -218,7 +226,9 @@ impl Sm {
 
     /// When to call [`Sm::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.requests.poll_timeout(), self.next_sweep, self.sa.poll_timeout()].into_iter().flatten().min()
+        let trap_sweep = self.trap_sweep.filter(|_| self.phase == Phase::Idle);
+        let all = [self.requests.poll_timeout(), self.next_sweep, trap_sweep, self.sa.poll_timeout()];
+        all.into_iter().flatten().min()
     }
 
     /// Does what is due: sends again, gives up, looks for changes.
@@ -227,6 +237,9 @@ impl Sm {
             self.unanswered(now, request);
         }
         self.sa.handle_timeout(now);
+        if self.trap_sweep.is_some_and(|at| at <= now) && self.phase == Phase::Idle {
+            self.begin_trap_sweep(now);
+        }
         if self.next_sweep.is_some_and(|at| at <= now) && self.phase == Phase::Idle {
             self.look_for_changes(now);
         }
@@ -250,7 +263,8 @@ impl Sm {
 
     /// Whether nothing is being looked at or changed.
     pub fn is_idle(&self) -> bool {
-        self.phase == Phase::Idle && !self.sweep_again && self.requests.is_idle()
+        let wanted = self.sweep_again || self.trap_sweep.is_some();
+        self.phase == Phase::Idle && !wanted && self.requests.is_idle()
     }
 
     /// The LID of every port GUID that ever had one, to be kept for the next start.

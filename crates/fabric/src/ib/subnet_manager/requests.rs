@@ -23,6 +23,8 @@ pub(super) enum Purpose {
     Discover(Option<(Guid, u8)>),
     /// Name of a node.
     Description(Guid),
+    /// New name of a node that is known.
+    Renamed(Guid),
     /// What a switch can do, at a sweep.
     Switch(Guid),
     /// State of a node's port, at a sweep.
@@ -123,8 +125,18 @@ impl Requests {
         self.deadlines.clear();
     }
 
-    /// The request that a response answers.
-    pub fn answered(&mut self, transaction_id: u64) -> Option<Request> {
+    /// The request that a response answers: of its transaction, attribute and route. Another's leaves it open.
+    pub fn answered_by(&mut self, response: &Smp) -> Option<Request> {
+        let id = response.header.transaction_id;
+        let request = &self.open.get(&id)?.request;
+        let hops = usize::from(response.hop_count());
+        let same_route =
+            response.is_directed() && response.initial_path.get(1..=hops) == Some(&request.path[..]);
+        let ours = same_route && response.header.attribute_id == request.attribute;
+        if ours { self.answered(id) } else { None }
+    }
+
+    fn answered(&mut self, transaction_id: u64) -> Option<Request> {
         self.open.remove(&transaction_id).map(|open| {
             self.last_tries = open.sent;
             open.request
@@ -190,5 +202,41 @@ impl Requests {
             }
         }
         failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everywire_wire::mad::method;
+    use everywire_wire::smp::attribute;
+
+    #[test]
+    fn only_the_response_of_attribute_and_route_answers() {
+        let now = Instant::now();
+        let config = super::super::SmConfig::new(Guid(1));
+        let mut requests = Requests::new(&config, 40);
+        let path = Path::from([3, 4]);
+        requests.push(Request::get(&path, attribute::NODE_INFO, 0, Purpose::Discover(None)));
+        let sent = Smp::from_mad(&requests.poll_transmit(now).unwrap().mad).unwrap();
+        let response = |change: fn(&mut Smp)| {
+            let mut smp = Smp { header: sent.header, ..sent };
+            smp.header.method = method::GET_RESP;
+            change(&mut smp);
+            smp
+        };
+        let foreign = [
+            response(|smp| smp.header.attribute_id = attribute::PORT_INFO),
+            response(|smp| smp.initial_path[2] = 5),
+            response(|smp| smp.header.class_specific = 1),
+            response(|smp| smp.header.class_specific = 255),
+            response(|smp| smp.header.mgmt_class = everywire_wire::mad::class::SUBN_LID_ROUTED),
+            response(|smp| smp.header.transaction_id += 1),
+        ];
+        for smp in foreign {
+            assert_eq!(requests.answered_by(&smp), None, "{:?}", smp.header);
+            assert!(!requests.is_idle(), "the request stays open");
+        }
+        assert!(requests.answered_by(&response(|_| {})).is_some() && requests.is_idle());
     }
 }

@@ -46,6 +46,7 @@ impl Sm {
         self.found = Inventory::default();
         self.phase = Phase::Discovery;
         self.sweep_again = false;
+        self.trap_sweep = None;
         self.next_sweep = None;
         let own: Path = Path::from([]);
         self.requests.push(Request::get(&own, attribute::NODE_INFO, 0, Purpose::Discover(None)));
@@ -77,9 +78,6 @@ impl Sm {
 
     /// A response to one of our requests.
     pub(super) fn answered(&mut self, now: Instant, request: Request, smp: &Smp) {
-        if smp.header.attribute_id != request.attribute {
-            return;
-        }
         if smp.status() & status::BUSY != 0 {
             // "Not now": it is sent again when its time is over (IBTA §13.4.7).
             return self.requests.put_back(smp.header.transaction_id, request);
@@ -93,6 +91,13 @@ impl Sm {
             Purpose::Description(node) => {
                 if let (Some(node), Ok(text)) =
                     (self.found.nodes.get_mut(&node), NodeDescription::parse(&smp.data))
+                {
+                    node.description = text;
+                }
+            }
+            Purpose::Renamed(node) => {
+                if let (Some(node), Ok(text)) =
+                    (self.known.nodes.get_mut(&node), NodeDescription::parse(&smp.data))
                 {
                     node.description = text;
                 }
@@ -230,6 +235,7 @@ impl Sm {
             }
         }
         self.others.retain(|guid, _| seen.contains(guid));
+        self.handovers.retain(|guid| seen.contains(&guid));
     }
 
     /// What a timer asks for: a light sweep of a master, a poll of a standby.
@@ -239,7 +245,7 @@ impl Sm {
             SmState::Master => {
                 self.act_count = self.act_count.wrapping_add(1);
                 let silent = self.known.nodes.values().any(|node| node.ports.iter().any(|port| port.silent));
-                if silent || self.map.graph.switches.is_empty() || self.must_retry {
+                if silent || self.map.graph.switches.is_empty() || self.must_retry || self.is_handing_over() {
                     return self.begin_sweep(now);
                 }
                 for (guid, node) in self.known.nodes.iter().filter(|(_, node)| node.is_switch()) {

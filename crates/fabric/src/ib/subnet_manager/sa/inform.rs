@@ -173,7 +173,7 @@ impl Sm {
 
     /// Answers a query for subscriptions, of trusted askers only (IBTA §15.4.1.2).
     pub(super) fn subscriptions(&self, request: &SaMad) -> Answer {
-        if request.sm_key != self.config.sm_key {
+        if !self.trusts(request) {
             return Err(status::REQ_DENIED);
         }
         let all = self.sa.reports.subscriptions.iter().map(|s| InformInfoRecord {

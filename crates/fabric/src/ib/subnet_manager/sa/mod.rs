@@ -16,7 +16,8 @@ use std::time::Instant;
 
 use everywire_wire::mad::{method as mad_method, rmpp as rmpp_type, status as mad_status};
 use everywire_wire::sa::{
-    CLASS_VERSION, ClassPortInfo, Record, SaMad, attribute, attribute_offset, capability, method, status,
+    CLASS_VERSION, ClassPortInfo, Record, SaMad, ServiceRecord, attribute, attribute_offset, capability,
+    capability2, method, status,
 };
 use everywire_wire::{Gid, Lid, Mad, QKey, Qpn};
 
@@ -138,8 +139,15 @@ impl Sm {
         if self.state != SmState::Master {
             return;
         }
+        let by_rmpp = kind == method::GET_TABLE;
+        if by_rmpp && self.sa.transfers.is_answering(from, &request) {
+            return;
+        }
         let answer = if request.header.class_version != CLASS_VERSION {
             Err(mad_status::BAD_VERSION)
+        } else if by_rmpp && !self.sa.transfers.has_room(from.lid) {
+            // Before the work of finding what there is no room to send.
+            Err(status::NO_RESOURCES)
         } else {
             self.serve(now, from, &request)
         };
@@ -163,8 +171,14 @@ impl Sm {
             (SET, attribute::INFORM_INFO) => self.subscribe(from, request),
             (SET, attribute::MC_MEMBER) => self.join(now, from, request),
             (DELETE, attribute::MC_MEMBER) => self.leave(now, from, request),
-            (SET, attribute::SERVICE) => self.sa.services.set(now, request),
-            (DELETE, attribute::SERVICE) => self.sa.services.delete(request),
+            (SET, attribute::SERVICE) => {
+                self.owns_service(from, request)?;
+                self.sa.services.set(now, request)
+            }
+            (DELETE, attribute::SERVICE) => {
+                self.owns_service(from, request)?;
+                self.sa.services.delete(request)
+            }
             (GET | GET_TABLE, attribute::PATH) => self.paths(request),
             (GET | GET_TABLE, _) => self.query(request),
             (SET | DELETE, _) => Err(mad_status::UNSUPPORTED_METHOD_ATTRIBUTE),
@@ -206,6 +220,19 @@ impl Sm {
         self.answer(Address::Gsi(to), mad.to_mad());
     }
 
+    /// Whether the asker shows the SM_Key: it may see keys and act for others. There is none to show where that is 0.
+    fn trusts(&self, request: &SaMad) -> bool {
+        self.config.sm_key != 0 && request.sm_key == self.config.sm_key
+    }
+
+    /// Nobody registers or withdraws a service of another port, unless trusted.
+    fn owns_service(&self, from: GsiAddress, request: &SaMad) -> Result<(), u16> {
+        let record = ServiceRecord::parse(&request.data).map_err(|_| status::REQ_INVALID)?;
+        let owner = self.port_of_gid(record.service_gid);
+        let own = owner.is_some() && self.map.owner(from.lid) == owner;
+        if own || self.trusts(request) { Ok(()) } else { Err(status::REQ_DENIED) }
+    }
+
     fn class_port_info(&self) -> ClassPortInfo {
         ClassPortInfo {
             base_version: 1,
@@ -213,6 +240,7 @@ impl Sm {
             capability_mask: capability::GENERATES_TRAPS
                 | capability::UD_MULTICAST
                 | capability::REVERSE_PATH,
+            capability_mask2: capability2::SEND_ONLY_FULL_MEMBER,
             resp_time_value: self.config.subnet_timeout,
             redirect_qpn: Qpn::new(0),
             trap_gid: self.gid(self.config.guid),

@@ -95,7 +95,7 @@ impl Sm {
         }
         let asker = self.map.owner(from.lid);
         let owner = self.port_of_gid(want.port_gid).ok_or(status::REQ_INVALID_GID)?;
-        if asker != Some(owner) && request.sm_key != self.config.sm_key {
+        if asker != Some(owner) && !self.trusts(request) {
             return Err(status::REQ_DENIED);
         }
         Ok((McMemberRecord { port_gid: self.port_gid(owner), ..want }, mask))
@@ -187,7 +187,7 @@ impl Sm {
 
     /// Answers a query for membership.
     pub(super) fn member_records(&self, request: &SaMad) -> Answer {
-        let trusted = request.sm_key == self.config.sm_key && request.sm_key != 0;
+        let trusted = self.trusts(request);
         // A port's own membership is no secret.
         let named = request.component_mask & McMemberRecord::PORT_GID != 0;
         if request.header.method == GET && request.component_mask == 0 {

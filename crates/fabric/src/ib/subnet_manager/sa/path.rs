@@ -7,7 +7,7 @@ use everywire_wire::sa::{PathRecord, SaMad, selector, status};
 use everywire_wire::smp::codes::rate;
 use everywire_wire::{Gid, Lid, PKey};
 
-use super::super::config::MAX_ANSWER_RECORDS;
+use super::super::config::{MAX_ANSWER_RECORDS, MAX_PATH_PAIRS};
 use super::super::inventory::{Owner, Port};
 use super::super::routing::NO_PATH;
 use super::{Answer, Records, Sm};
@@ -43,9 +43,9 @@ impl Sm {
     pub(super) fn paths(&self, request: &SaMad) -> Answer {
         let (mask, want) = (request.component_mask, PathRecord::parse(&request.data));
         let want = want.map_err(|_| status::REQ_INVALID)?;
-        if mask & (PathRecord::SGID | PathRecord::SLID | PathRecord::DGID | PathRecord::DLID) == 0
-            && request.header.method == GET
-        {
+        let names_an_end =
+            mask & (PathRecord::SGID | PathRecord::SLID | PathRecord::DGID | PathRecord::DLID) != 0;
+        if !names_an_end && request.header.method == GET {
             return Err(status::REQ_INSUFFICIENT_COMPONENTS);
         }
         let most = match (request.header.method == GET, mask & PathRecord::NUMB_PATH != 0) {
@@ -58,6 +58,10 @@ impl Sm {
             return self.group_path(&want, mask, &sources);
         }
         let targets = self.ends(mask, (PathRecord::DGID, want.dgid), (PathRecord::DLID, want.dlid))?;
+        // All pairs of a small subnet are a tool's question; of a large one nobody needs them, and all would wait for them.
+        if !names_an_end && sources.len().saturating_mul(targets.len()) > MAX_PATH_PAIRS {
+            return Err(status::REQ_INSUFFICIENT_COMPONENTS);
+        }
         let mut records = Records::of::<PathRecord>();
         for source in &sources {
             for target in &targets {
@@ -97,8 +101,10 @@ impl Sm {
     ) -> impl Iterator<Item = PathRecord> + 'a {
         let slids = if mask & PathRecord::SLID != 0 { vec![want.slid] } else { self.lids_of(source) };
         let dlids = if mask & PathRecord::DLID != 0 { vec![want.dlid] } else { self.lids_of(target) };
-        let pairs = if slids.is_empty() || dlids.is_empty() { 0 } else { slids.len().max(dlids.len()) };
         let pkey = self.shared_pkey(source, target, (mask & PathRecord::PKEY != 0).then_some(want.pkey));
+        // No partition in common: nothing to walk.
+        let none = pkey.is_none() || slids.is_empty() || dlids.is_empty();
+        let pairs = if none { 0 } else { slids.len().max(dlids.len()) };
         (0..pairs).filter_map(move |i| {
             let (slid, dlid) = (slids[i % slids.len()], dlids[i % dlids.len()]);
             let way = fit(self.walk(source, dlid)?, want, mask)?;

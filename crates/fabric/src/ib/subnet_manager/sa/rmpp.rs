@@ -10,7 +10,7 @@ use everywire_wire::mad::{RmppHeader, rmpp};
 use everywire_wire::sa::{DATA_LEN, RMPP_CLASS_HEADER_LEN, SaMad};
 use everywire_wire::{Lid, Mad, Qpn};
 
-use super::super::config::{MAX_TRANSFERS, SmConfig};
+use super::super::config::{MAX_TRANSFER_BYTES, MAX_TRANSFERS, MAX_TRANSFERS_PER_LID, SmConfig};
 use super::{Address, GsiAddress, SmMad};
 
 /// "No response time given".
@@ -47,29 +47,52 @@ pub(super) struct Transfers {
     timeout: Duration,
     max_tries: u8,
     open: BTreeMap<Key, Transfer>,
+    /// Of all that are open.
+    bytes: usize,
     ready: VecDeque<Key>,
 }
 
 impl Transfers {
     pub fn new(config: &SmConfig) -> Transfers {
         let max_tries = config.retries.saturating_add(1);
-        Transfers { timeout: config.timeout, max_tries, open: BTreeMap::new(), ready: VecDeque::new() }
+        let (open, ready) = (BTreeMap::new(), VecDeque::new());
+        Transfers { timeout: config.timeout, max_tries, open, bytes: 0, ready }
     }
 
-    /// Begins to send `bytes` of records under the header of `head`; `false` where too many are on their way. A request that
-    /// was repeated is being answered already.
+    /// Whether an answer to `request` is on its way already; the request was repeated.
+    pub fn is_answering(&self, from: GsiAddress, request: &SaMad) -> bool {
+        self.open.contains_key(&key(from, request))
+    }
+
+    /// Whether there is room for one more answer to this LID, of how many bytes is not known yet.
+    pub fn has_room(&self, lid: Lid) -> bool {
+        let of_lid = self.open.range((lid, Qpn::new(0), 0)..).take_while(|((other, ..), _)| *other == lid);
+        self.open.len() < MAX_TRANSFERS
+            && self.bytes < MAX_TRANSFER_BYTES
+            && of_lid.count() < MAX_TRANSFERS_PER_LID
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(transfer) = self.open.remove(key) {
+            self.bytes -= transfer.bytes.len();
+        }
+    }
+
+    /// Begins to send `bytes` of records under the header of `head`; `false` where too many are on their way, in all or to
+    /// this LID, or too many bytes. A request that was repeated is being answered already.
     pub fn start(&mut self, now: Instant, to: GsiAddress, head: SaMad, bytes: Vec<u8>) -> bool {
         let key = key(to, &head);
         if self.open.contains_key(&key) {
             return true;
         }
-        if self.open.len() >= MAX_TRANSFERS {
+        if !self.has_room(to.lid) || self.bytes + bytes.len() > MAX_TRANSFER_BYTES {
             return false;
         }
         let segments = bytes.len().div_ceil(DATA_LEN).max(1) as u32;
         let deadline = now + self.timeout;
         let transfer =
             Transfer { to, head, bytes, segments, acked: 0, window_last: 1, next: 1, tries: 1, deadline };
+        self.bytes += transfer.bytes.len();
         self.open.insert(key, transfer);
         self.ready.push_back(key);
         true
@@ -96,8 +119,7 @@ impl Transfers {
         let key = key(from, mad);
         let Some(transfer) = self.open.get_mut(&key) else { return };
         if mad.rmpp.rmpp_type != rmpp::ACK {
-            self.open.remove(&key);
-            return;
+            return self.remove(&key);
         }
         let (segment, window_last) = (mad.rmpp.data1, mad.rmpp.data2);
         // Old news, or more than was sent: ignored (IBTA §13.6.6.2).
@@ -111,7 +133,7 @@ impl Transfers {
         transfer.window_last = window_last.min(segment.saturating_add(MAX_WINDOW)).max(transfer.window_last);
         transfer.deadline = now + self.timeout;
         if segment == transfer.segments {
-            self.open.remove(&key);
+            self.remove(&key);
         } else if transfer.next <= transfer.window_last {
             self.ready.push_back(key);
         }
@@ -124,7 +146,12 @@ impl Transfers {
     /// Sends from the last acknowledged segment on again, or gives up.
     pub fn handle_timeout(&mut self, now: Instant) {
         let max_tries = self.max_tries;
-        self.open.retain(|_, t| t.deadline > now || t.tries < max_tries);
+        let bytes = &mut self.bytes;
+        self.open.retain(|_, t| {
+            let stays = t.deadline > now || t.tries < max_tries;
+            *bytes -= if stays { 0 } else { t.bytes.len() };
+            stays
+        });
         for (key, transfer) in self.open.iter_mut().filter(|(_, t)| t.deadline <= now) {
             transfer.tries += 1;
             transfer.next = transfer.acked + 1;
@@ -212,6 +239,36 @@ mod tests {
         transfers.handle(later, peer(), &ack(0, 64));
         transfers.handle(later, peer(), &ack(3, 64));
         assert_eq!(transfers.poll_timeout(), None);
+    }
+
+    #[test]
+    fn no_lid_and_no_flood_takes_all_the_room() {
+        let now = Instant::now();
+        let mut transfers = Transfers::new(&SmConfig::new(everywire_wire::Guid(1)));
+        let mut start = |lid: u16, id: u64, bytes: usize| {
+            let to = GsiAddress { lid: Lid(lid), ..peer() };
+            let head = SaMad::new(method::GET_TABLE_RESP, attribute::NODE, id);
+            transfers.start(now, to, head, vec![0; bytes])
+        };
+        let taken = (0..100).filter(|id| start(3, *id, 10)).count();
+        assert_eq!(taken, MAX_TRANSFERS_PER_LID);
+        // Others are not held up by it, but for the bytes of all: 64 MiB, 4 MiB each.
+        let taken = (4..100).filter(|lid| start(*lid, 1, 4 << 20)).count();
+        assert_eq!(taken, 15);
+        assert!(start(200, 1, 1 << 20));
+        // What is given up or aborted makes room again.
+        let mut abort = ack(0, 0);
+        abort.rmpp.rmpp_type = rmpp::ABORT;
+        abort.header.transaction_id = 1;
+        transfers.handle(now, GsiAddress { lid: Lid(4), ..peer() }, &abort);
+        assert_eq!(transfers.bytes, 160 + ((14 * 4 + 1) << 20));
+        let mut later = now;
+        while let Some(at) = transfers.poll_timeout() {
+            later = later.max(at);
+            transfers.handle_timeout(later);
+            while transfers.poll_transmit(later).is_some() {}
+        }
+        assert_eq!(transfers.bytes, 0);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Sm {
     }
 
     fn port_records(&self, request: &SaMad) -> impl Iterator<Item = PortInfoRecord> {
-        let trusted = request.sm_key == self.config.sm_key && request.sm_key != 0;
+        let trusted = self.trusts(request);
         self.nodes_for(request).flat_map(move |(_, node)| {
             let numbered = (0u8..).zip(&node.ports).filter(|(_, port)| port.known);
             numbered.map(move |(number, port)| PortInfoRecord {

@@ -91,6 +91,8 @@ fn one_record_none_or_too_many() {
     let answer = bench.ask(1, SaMad::new(GET, attribute::CLASS_PORT_INFO, 6));
     let info = ClassPortInfo::parse(&answer[0].data).unwrap();
     assert_eq!((info.class_version, info.trap_lid), (2, bench.lid(0)));
+    // Send-only full members: bit 12 of the second mask, as clients look for it.
+    assert_eq!(info.capability_mask2, 1 << 12);
 }
 
 fn path(bench: &mut Bench, want: PathRecord, mask: u64) -> Result<PathRecord, u16> {
@@ -129,6 +131,17 @@ fn paths_say_what_the_way_allows() {
     let want = PathRecord { slid: bench.lid(2), dlid: bench.lid(3), ..PathRecord::default() };
     let found = path(&mut bench, want, PathRecord::SLID | PathRecord::DLID).unwrap();
     assert_eq!(found.dgid, gid(&bench, 3));
+}
+
+#[test]
+fn all_pairs_of_a_large_subnet_are_not_walked() {
+    let mut bench = Bench::up(Topology::fat_tree(128, 16).unwrap(), |_| {});
+    let query = SaMad::with_record(GET_TABLE, &PathRecord::default(), 0, 9);
+    assert_eq!(bench.ask(2, query)[0].header.status, status::REQ_INSUFFICIENT_COMPONENTS);
+    let want = PathRecord { sgid: gid(&bench, 2), ..PathRecord::default() };
+    let found: Vec<PathRecord> =
+        records(&bench.ask(2, SaMad::with_record(GET_TABLE, &want, PathRecord::SGID, 9)));
+    assert!(found.len() >= 128);
 }
 
 #[test]
@@ -308,7 +321,17 @@ fn services_are_kept_for_their_lease() {
     assert_eq!((found.service_gid, found.service_key), (record.service_gid, [0; 16]));
     let other = ServiceRecord { service_key: [1; 16], ..record };
     let delete = SaMad::with_record(DELETE, &other, names, 3);
+    assert_eq!(bench.ask(1, delete)[0].header.status, status::REQ_DENIED, "the wrong key");
+    // With the right key, but of another port: neither withdrawn nor registered, unless by who knows the SM_Key.
+    let delete = SaMad::with_record(DELETE, &record, names, 5);
     assert_eq!(bench.ask(2, delete)[0].header.status, status::REQ_DENIED);
+    assert_eq!(bench.ask(2, set)[0].header.status, status::REQ_DENIED);
+    let foreign = ServiceRecord { service_gid: Gid::link_local(Guid(99)), ..record };
+    assert_eq!(
+        bench.ask(1, SaMad::with_record(SET, &foreign, names, 6))[0].header.status,
+        status::REQ_DENIED
+    );
+    assert_eq!(bench.ask(2, SaMad { sm_key: 1, ..set })[0].header.status, 0);
     bench.run(Duration::from_secs(11));
     assert_eq!(bench.ask(2, get)[0].header.status, status::NO_RECORDS);
     assert_eq!(bench.ask(1, set)[0].header.status, 0);
