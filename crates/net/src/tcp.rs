@@ -10,6 +10,8 @@ mod conn;
 mod listen;
 mod plain;
 mod port;
+#[cfg(test)]
+mod tests;
 
 pub use plain::PlainListener;
 

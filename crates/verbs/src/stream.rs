@@ -9,7 +9,9 @@
 //!   they have outstanding, so that the driver holds little.
 //! - After [`Command::StreamClose`](crate::Command) the driver sends what it has, ends its direction, and still tells of the
 //!   peer's end ([`ConnEvent::Eof`] or [`ConnEvent::Reset`]), after which the connection is forgotten on both sides. After
-//!   [`Command::StreamReset`](crate::Command) and [`ConnEvent::Failed`] it is forgotten at once.
+//!   [`Command::StreamReset`](crate::Command) and [`ConnEvent::Failed`] it is forgotten at once. A connection whose end both
+//!   have said is forgotten by the device even while the driver still has bytes to send: the driver then gives the peer
+//!   [`STREAM_CLOSE_TIMEOUT`](crate::STREAM_CLOSE_TIMEOUT) to take them and resets it.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -97,8 +99,9 @@ impl StreamError {
 }
 
 impl Drive<'_> {
-    /// A listening socket took a connection; `mss` is its largest segment in bytes. `None`: the device takes no more that
-    /// have not introduced themselves, and the driver resets it.
+    /// A listening socket took a connection; `mss` is its largest segment in bytes. `None`: nobody listens
+    /// there any more, and the driver resets it. Of connections that have not introduced themselves the device may give up
+    /// an older one for it ([`HalfOpen`](crate::HalfOpen)).
     #[must_use = "a connection that is not taken must be reset"]
     pub fn accepted(
         &mut self,

@@ -14,14 +14,12 @@ use everywire_transport::iwarp::{Close, ConnId, StreamBurst, StreamEvent};
 
 use crate::cm_id::{Dial, Key, Starting};
 use crate::command::Command;
+use crate::half_open::HalfOpen;
 use crate::state::State;
 use crate::stream::{ConnEvent, StreamError, StreamListenerId};
 
-/// Connections that have been taken and whose MPA request has not come yet, at most; more are reset.
-pub(crate) const MAX_HALF_OPEN: usize = 1024;
-
-/// How long the peer may take to end a connection that we have ended.
-pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the peer may take to end a connection that we have ended, or to take what it was sent before.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whose a connection is.
 pub(crate) enum Phase {
@@ -59,7 +57,7 @@ pub(crate) struct Streams {
     frames: VecDeque<(ConnId, Vec<u8>)>,
     timers: BTreeSet<(Instant, ConnId)>,
     /// Connections of listeners without a request yet.
-    pub(crate) half_open: usize,
+    pub(crate) half_open: HalfOpen<ConnId>,
     /// Queue pairs that want their connections ended.
     closes: Vec<(u32, Close)>,
 }
@@ -116,11 +114,7 @@ impl Streams {
     fn remove(&mut self, conn: ConnId) -> Option<Stream> {
         self.set_due(conn, None);
         let stream = self.all.remove(&conn)?;
-        if let Phase::Starting(starting) = &stream.phase
-            && starting.is_half_open()
-        {
-            self.half_open -= 1;
-        }
+        self.half_open.remove(conn);
         if stream.unwritten > 0 {
             self.frames.retain(|(of, _)| *of != conn);
         }
@@ -144,14 +138,13 @@ impl State {
         peer: SocketAddr,
         mss: usize,
     ) -> Option<ConnId> {
-        if self.streams.half_open >= MAX_HALF_OPEN {
-            return None;
-        }
         let starting = self.mpa_answering(now, listener, local, peer)?;
-        self.streams.half_open += 1;
         let due = starting.poll_timeout();
         let conn = self.streams.add(Phase::Starting(Box::new(starting)), None, mss);
         self.streams.set_due(conn, due);
+        if let Some(oldest) = self.streams.half_open.add(conn, peer.ip()) {
+            self.stream_reset(oldest);
+        }
         Some(conn)
     }
 
@@ -302,14 +295,9 @@ impl State {
         if matches!(stream.phase, Phase::Closing) {
             return;
         }
-        if let Phase::Starting(starting) = &stream.phase
-            && starting.is_half_open()
-        {
-            self.streams.half_open -= 1;
-        }
-        let Some(stream) = self.streams.get_mut(conn) else { return };
         stream.phase = Phase::Closing;
         let eof = stream.eof;
+        self.streams.half_open.remove(conn);
         self.command(Command::StreamClose { conn });
         if eof {
             // Frames that are still to be sent keep the entry until they are.

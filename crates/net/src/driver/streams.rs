@@ -146,6 +146,9 @@ impl StreamEngine {
                 Ok(written) => ConnEvent::Written(written),
                 Err(error) => ConnEvent::Reset(error),
             };
+            if let Some(capture) = &mut self.capture {
+                capture.event(conn, &event);
+            }
             drive = device.drive();
             now = Instant::now();
             if event != ConnEvent::Written(0) {
@@ -176,6 +179,9 @@ impl StreamEngine {
                     capture.dialled(conn, dst);
                 }
                 if let Err(error) = self.port.dial(conn, src, dst, traffic_class) {
+                    if let Some(capture) = &mut self.capture {
+                        capture.event(conn, &ConnEvent::Failed(error));
+                    }
                     let mut drive = device.drive();
                     drive.stream_event(Instant::now(), conn, ConnEvent::Failed(error));
                 }

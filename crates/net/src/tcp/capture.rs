@@ -38,6 +38,8 @@ struct Shown {
     /// Next sequence numbers.
     ours: u32,
     theirs: u32,
+    /// Which ends were said: ours, the peer's.
+    ended: (bool, bool),
 }
 
 /// The capture of a device's connections.
@@ -62,6 +64,12 @@ impl StreamCapture {
         }
     }
 
+    /// Connections that it remembers.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.shown.len() + self.dialled.len()
+    }
+
     pub(crate) fn flush(&mut self) {
         self.file.flush();
     }
@@ -81,7 +89,7 @@ impl StreamCapture {
         by_us: bool,
     ) {
         let payload = mss.clamp(MIN_PAYLOAD, MAX_PAYLOAD);
-        self.shown.insert(conn, Shown { local, peer, payload, ours: 0, theirs: 0 });
+        self.shown.insert(conn, Shown { local, peer, payload, ours: 0, theirs: 0, ended: (false, false) });
         let (first, second) = match by_us {
             true => (Direction::Outbound, Direction::Inbound),
             false => (Direction::Inbound, Direction::Outbound),
@@ -131,7 +139,7 @@ impl StreamCapture {
                 }
             }
             ConnEvent::Failed(_) => drop(self.dialled.remove(&conn)),
-            ConnEvent::Eof => self.segment(conn, Direction::Inbound, FIN | ACK, &[]),
+            ConnEvent::Eof => self.end(conn, Direction::Inbound),
             ConnEvent::Reset(_) => {
                 self.segment(conn, Direction::Inbound, RST | ACK, &[]);
                 self.shown.remove(&conn);
@@ -142,7 +150,20 @@ impl StreamCapture {
 
     /// We say our end.
     pub(crate) fn closed(&mut self, conn: ConnId) {
-        self.segment(conn, Direction::Outbound, FIN | ACK, &[]);
+        self.end(conn, Direction::Outbound);
+    }
+
+    /// One end is said; a connection that both have ended is forgotten, as the device forgets it.
+    fn end(&mut self, conn: ConnId, direction: Direction) {
+        self.segment(conn, direction, FIN | ACK, &[]);
+        let Some(shown) = self.shown.get_mut(&conn) else { return };
+        match direction {
+            Direction::Outbound => shown.ended.0 = true,
+            Direction::Inbound => shown.ended.1 = true,
+        }
+        if shown.ended == (true, true) {
+            self.shown.remove(&conn);
+        }
     }
 
     /// We reset it.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use everywire_verbs::{Piece, StreamBurst};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sockopt};
@@ -19,6 +19,16 @@ const MAX_PIECES: usize = 1024;
 
 /// Empty bursts kept for connections that come to wait.
 const MAX_SPARE: usize = 8;
+
+/// How long a peer may be silent before TCP asks whether it is still there. Connections of RDMA may be idle for days, and a
+/// peer that lost its power says no end.
+pub(super) const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// How long it asks in vain before it asks again.
+pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a peer may acknowledge nothing: neither what it was sent (a handshake, too), nor keep-alive probes, nor probes of
+/// a window that it has shut. The connection is then gone with ETIMEDOUT, as after RC's retry limit. RFC 9293 §3.8.3 asks for
+/// 100 seconds at least for data, RFC 5482 lets the upper layer choose; Linux's own default is a quarter of an hour.
+pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +50,8 @@ pub(super) struct Conn {
     pub(super) eof: bool,
     /// Watched for room to write.
     pub(super) watched_for_room: bool,
+    /// When it is reset, unless everything is written before.
+    pub(super) until: Option<Instant>,
     waiting: VecDeque<Waiting>,
 }
 
@@ -52,7 +64,7 @@ struct Waiting {
 
 impl Conn {
     pub(super) fn new(fd: OwnedFd, stage: Stage) -> Conn {
-        Conn { fd, stage, eof: false, watched_for_room: false, waiting: VecDeque::new() }
+        Conn { fd, stage, eof: false, watched_for_room: false, until: None, waiting: VecDeque::new() }
     }
 
     /// Begins to connect.
@@ -60,6 +72,7 @@ impl Conn {
         let socket =
             Socket::new(Domain::for_address(dst), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
+        watch_peer(socket.as_fd());
         if src.port() == 0 {
             // The port is chosen when the destination is known too, so that there are more connections than ports.
             let _ = sockopt_bind_no_port(socket.as_fd());
@@ -182,6 +195,24 @@ fn bytes_of<'a>(piece: &Piece<'a>) -> &'a [u8] {
 /// The largest segment of a connected socket, in bytes; the least that IPv4 promises where the kernel does not tell.
 pub(super) fn mss(fd: BorrowedFd<'_>) -> usize {
     crate::sockopt::get_int(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).map_or(536, |mss| mss.max(0) as usize)
+}
+
+/// Has TCP notice a peer that is silently gone ([`KEEPALIVE_IDLE`], [`USER_TIMEOUT`]).
+pub(super) fn watch_peer(fd: BorrowedFd<'_>) {
+    let seconds = |time: Duration| time.as_secs() as libc::c_int;
+    let probes = ((USER_TIMEOUT - KEEPALIVE_IDLE).as_secs() / KEEPALIVE_INTERVAL.as_secs()) as libc::c_int;
+    let rows = [
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds(KEEPALIVE_IDLE)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds(KEEPALIVE_INTERVAL)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, probes),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, USER_TIMEOUT.as_millis() as libc::c_int),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+    ];
+    for (level, name, value) in rows {
+        if let Err(error) = crate::sockopt::set(fd, level, name, value) {
+            tracing::debug!(level, name, %error, "a peer that is silently gone will be noticed late");
+        }
+    }
 }
 
 const IP_BIND_ADDRESS_NO_PORT: libc::c_int = 24;

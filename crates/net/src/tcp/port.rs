@@ -4,14 +4,14 @@
 //! is tried first, which saves a ping-pong the look at epoll; every few turns all have their chance. Only the driver's thread
 //! comes here, with the engine's lock and without the device's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use everywire_verbs::{ConnEvent, ConnId, StreamBurst, StreamError, StreamListenerId};
+use everywire_verbs::{ConnEvent, ConnId, STREAM_CLOSE_TIMEOUT, StreamBurst, StreamError, StreamListenerId};
 use rustix::event::{Timespec, epoll};
 use rustix::net::RecvFlags;
 
@@ -59,8 +59,10 @@ pub(crate) struct TcpPort {
     /// Listening sockets that are watched.
     pub(super) watched: HashMap<u64, (SocketAddr, Arc<OwnedFd>)>,
     pub(super) last_token: u64,
-    conns: HashMap<ConnId, Conn>,
-    pub(super) undecided: HashMap<u64, Undecided>,
+    pub(super) conns: HashMap<ConnId, Conn>,
+    /// Connections that both ends have ended while something is still to be written: mirrors [`Conn::until`].
+    ending: BTreeSet<(Instant, ConnId)>,
+    pub(super) undecided: Undecided,
     buffer: Box<[u8]>,
     /// Bursts that connections have waited with.
     spare: Vec<StreamBurst>,
@@ -80,7 +82,8 @@ impl TcpPort {
             watched: HashMap::new(),
             last_token: 0,
             conns: HashMap::new(),
-            undecided: HashMap::new(),
+            ending: BTreeSet::new(),
+            undecided: Undecided::default(),
             buffer: vec![0; BUFFER].into(),
             spare: Vec::new(),
             hot: None,
@@ -106,7 +109,8 @@ impl TcpPort {
 
     /// When something is due though no socket tells.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.undecided.values().map(|undecided| undecided.until).chain(self.accept_again).min()
+        let ending = self.ending.first().map(|&(at, _)| at);
+        self.undecided.deadline().into_iter().chain(self.accept_again).chain(ending).min()
     }
 
     /// The next turn looks at all sockets: it may follow a long sleep.
@@ -146,10 +150,15 @@ impl TcpPort {
     pub(crate) fn housekeeping(&mut self, now: Instant) {
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
-            self.watched.clear();
             self.watch_listeners();
         }
-        self.undecided.retain(|_, undecided| undecided.until > now);
+        self.undecided.expire(now);
+        while let Some(&(at, id)) = self.ending.first()
+            && at <= now
+        {
+            tracing::debug!(conn = id.0, "reset: the peer has ended its stream and takes nothing");
+            self.reset(id);
+        }
     }
 
     pub(super) fn add(&mut self, id: ConnId, conn: Conn, flags: epoll::EventFlags) -> io::Result<()> {
@@ -231,6 +240,7 @@ impl TcpPort {
                     self.forget(id);
                 } else {
                     self.watch(id);
+                    self.limit_ending(id);
                 }
                 self.hot = self.hot.filter(|hot| *hot != id);
                 to.event(id, ConnEvent::Eof);
@@ -256,7 +266,9 @@ impl TcpPort {
 
     fn forget(&mut self, id: ConnId) {
         self.hot = self.hot.filter(|hot| *hot != id);
-        self.conns.remove(&id);
+        if let Some(at) = self.conns.remove(&id).and_then(|conn| conn.until) {
+            self.ending.remove(&(at, id));
+        }
     }
 
     /// Writes a burst, or keeps it; how many bytes the socket took.
@@ -308,6 +320,21 @@ impl TcpPort {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.stage = Stage::Ending;
         self.after_writing(id);
+        self.limit_ending(id);
+    }
+
+    /// The device has forgotten a connection that both ends have ended, so nobody else waits for the peer to take what is
+    /// still to be written.
+    fn limit_ending(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(&id)
+            && conn.eof
+            && conn.stage == Stage::Ending
+            && conn.until.is_none()
+        {
+            let at = Instant::now() + STREAM_CLOSE_TIMEOUT;
+            conn.until = Some(at);
+            self.ending.insert((at, id));
+        }
     }
 
     /// Ends a connection at once.
@@ -326,7 +353,8 @@ impl TcpPort {
             }
         }
         self.watched.clear();
-        self.undecided.clear();
+        self.undecided = Undecided::default();
         self.conns.clear();
+        self.ending.clear();
     }
 }

@@ -123,17 +123,16 @@ impl State {
         let config =
             ResponderConfig { crc: options.crc, markers: options.markers, ..ResponderConfig::default() };
         let mpa = Responder::new(now, config);
-        Some(Starting::Answering { mpa, listener, local, peer, asked: false })
+        Some(Starting::Answering { mpa, listener, local, peer })
     }
 
     /// A request has come: it waits for a program.
     fn mpa_request(&mut self, now: Instant, conn: ConnId, request: Request) {
         let Some(stream) = self.streams.get_mut(conn) else { return };
         let Phase::Starting(starting) = &mut stream.phase else { return };
-        let Starting::Answering { listener, local, peer, asked, .. } = &mut **starting else { return };
-        *asked = true;
+        let Starting::Answering { listener, local, peer, .. } = &mut **starting else { return };
         let (listener, local, peer) = (*listener, *local, *peer);
-        self.streams.half_open -= 1;
+        self.streams.half_open.remove(conn);
         let full = match self.cm.listeners.get(&listener) {
             Some(queue) => queue.is_full(),
             None => true,

@@ -24,15 +24,10 @@ pub(crate) enum Starting {
     /// We have asked.
     Asking { mpa: Initiator, dial: Dial },
     /// The peer asks.
-    Answering { mpa: Responder, listener: ListenerId, local: SocketAddr, peer: SocketAddr, asked: bool },
+    Answering { mpa: Responder, listener: ListenerId, local: SocketAddr, peer: SocketAddr },
 }
 
 impl Starting {
-    /// Taken by a listening socket, and not introduced yet.
-    pub(crate) fn is_half_open(&self) -> bool {
-        matches!(self, Starting::Answering { asked: false, .. })
-    }
-
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match self {
             Starting::Asking { mpa, .. } => mpa.poll_timeout(),
