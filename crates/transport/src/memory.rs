@@ -88,7 +88,7 @@ pub struct RemoteAccess {
     pub need: Access,
 }
 
-/// A 64-bit atomic, done in host byte order on 8 aligned bytes.
+/// A 64-bit atomic, done in host byte order on 8 aligned bytes. [`AtomicOp::apply`] is what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
     /// Stores `swap` if the value equals `compare`.
@@ -103,6 +103,48 @@ pub enum AtomicOp {
         /// Value to add.
         add: u64,
     },
+    /// Stores bits of `swap` if bits of the value equal those of `compare` (RFC 7306 §5.1.2).
+    MaskedCompareSwap {
+        /// Bits to compare with.
+        compare: u64,
+        /// Which bits are compared.
+        compare_mask: u64,
+        /// Bits to store.
+        swap: u64,
+        /// Which bits are stored.
+        swap_mask: u64,
+    },
+    /// Adds fields of a word, each modulo its width (RFC 7306 §5.1.1).
+    MaskedFetchAdd {
+        /// Values to add, one in each field.
+        add: u64,
+        /// The highest bit of each field: no carry leaves it. Zero: all 64 bits are one.
+        boundary: u64,
+    },
+}
+
+impl AtomicOp {
+    /// The value that replaces `old`.
+    #[inline]
+    pub const fn apply(self, old: u64) -> u64 {
+        match self {
+            AtomicOp::CompareSwap { compare, swap } => {
+                if old == compare {
+                    swap
+                } else {
+                    old
+                }
+            }
+            AtomicOp::FetchAdd { add } => old.wrapping_add(add),
+            AtomicOp::MaskedCompareSwap { compare, compare_mask, swap, swap_mask } => {
+                if (old ^ compare) & compare_mask == 0 { old & !swap_mask | swap & swap_mask } else { old }
+            }
+            // The bits below each boundary can't carry out of their field; its own bit is added without carry.
+            AtomicOp::MaskedFetchAdd { add, boundary } => {
+                (old & !boundary).wrapping_add(add & !boundary) ^ (old ^ add) & boundary
+            }
+        }
+    }
 }
 
 /// A Bind Memory Window work request (IBTA vol. 1 §10.6.7). A `length` of zero unbinds a type 1 window.

@@ -23,7 +23,9 @@ use crate::ib::wr::WcStatus;
 
 /// How long a TERMINATE message may take to be written before the connection is reset.
 pub const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a graceful close may take, from `disconnect` until the peer's FIN, before the connection is reset.
+/// How long a graceful close may stand still before the connection is reset. It starts again with every byte written, work
+/// request done or piece of a READ landed while what was posted before `disconnect` is finished, however much that is; it
+/// runs once for what the peer has begun, and once from our FIN to the peer's.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How far the end has come.
@@ -49,7 +51,12 @@ pub(super) struct Ending {
     stage: Stage,
     close: Option<Close>,
     deadline: Option<Instant>,
+    /// While draining: how far it had come when the deadline was set.
+    reached: Progress,
 }
+
+/// Bytes written, work requests done, bytes of a READ landed.
+type Progress = (u64, (u64, u32));
 
 impl Ending {
     pub(super) fn owes_terminate(&self) -> bool {
@@ -65,7 +72,7 @@ impl Ending {
     }
 
     fn finish(&mut self, close: Option<Close>) {
-        *self = Ending { stage: Stage::Over, close, deadline: None };
+        *self = Ending { stage: Stage::Over, close, ..Ending::default() };
     }
 }
 
@@ -78,7 +85,8 @@ impl Qp {
             self.requester.begin_close();
             self.ending.stage = Stage::Draining;
             self.ending.deadline = now.checked_add(CLOSE_TIMEOUT);
-            self.check_closed();
+            self.ending.reached = self.progress();
+            self.check_closed(now);
         }
     }
 
@@ -99,8 +107,13 @@ impl Qp {
         Ok(())
     }
 
+    fn progress(&self) -> Progress {
+        (self.tx.written, self.requester.progress())
+    }
+
     /// Moves it to ERR for a reason of the device (a completion queue that overflowed): raises QP_FATAL, says TERMINATE to
-    /// the peer if that can go at once, and flushes.
+    /// the peer if that can go at once, and flushes. The time that the TERMINATE has counts from the next
+    /// [`Qp::poll_transmit`], which is due.
     pub fn fail<E: QpEnv>(&mut self, env: &mut E) {
         if self.shared.state == QpState::Reset || self.shared.state == QpState::Err {
             return;
@@ -232,16 +245,21 @@ impl Qp {
             // A work request of ours failed here: the peer learns no more than that (as from Linux siw).
             self.terminate(env, now, Terminate::new(TermError::LOCAL_CATASTROPHIC), None);
         }
-        self.check_closed();
+        self.check_closed(now);
     }
 
     /// Whether the next stage of the end is reached.
-    fn check_closed(&mut self) {
+    fn check_closed(&mut self, now: Instant) {
         let idle = self.tx.in_flight() == 0;
         match self.ending.stage {
             Stage::Draining if idle && self.requester.is_closed() && !self.responder.is_busy() => {
                 self.ending.stage = Stage::HalfClosed;
                 self.ending.close = Some(Close::Graceful);
+                self.ending.deadline = now.checked_add(CLOSE_TIMEOUT);
+            }
+            Stage::Draining if !self.requester.is_closed() && self.ending.reached != self.progress() => {
+                self.ending.reached = self.progress();
+                self.ending.deadline = now.checked_add(CLOSE_TIMEOUT);
             }
             Stage::Terminated(end) if self.tx.written >= end => self.ending.finish(Some(Close::Graceful)),
             _ => {}
@@ -249,8 +267,15 @@ impl Qp {
     }
 
     /// The TERMINATE message, once the FPDU before it is complete, which it always is here.
-    pub(super) fn transmit_terminate<E: QpEnv>(&mut self, env: &mut E, burst: &mut StreamBurst) {
+    pub(super) fn transmit_terminate<E: QpEnv>(
+        &mut self,
+        env: &mut E,
+        now: Instant,
+        burst: &mut StreamBurst,
+    ) {
         let Stage::Terminate(term) = &self.ending.stage else { return };
+        // A peer that does not read must not hold the stream, whoever asked for the message.
+        self.ending.deadline = self.ending.deadline.or(now.checked_add(TERMINATE_TIMEOUT));
         if let Some(end) = push_terminate(env, &mut self.tx, burst, term) {
             self.ending.stage = Stage::Terminated(end);
         }

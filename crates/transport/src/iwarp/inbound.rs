@@ -8,7 +8,7 @@ use std::time::Instant;
 use everywire_wire::ddp::{self, DdpHeader, DdpTarget};
 use everywire_wire::rdmap::{
     self, ATOMIC_RESPONSE_QUEUE, AtomicRequest, AtomicResponse, RdmapControl, RdmapError, RdmapOpcode,
-    ReadRequest, TaggedError, UntaggedError,
+    ReadRequest, TERMINATE_QUEUE, TaggedError, UntaggedError,
 };
 
 use super::fault::Refusal;
@@ -57,7 +57,7 @@ impl Qp {
             });
         }
         if let DdpTarget::Untagged { qn, .. } = header.target
-            && qn > ATOMIC_RESPONSE_QUEUE
+            && qn > self.last_queue()
         {
             return Err(Refusal::untagged(UntaggedError::InvalidQn));
         }
@@ -85,6 +85,11 @@ impl Qp {
         }
     }
 
+    /// RFC 7306 adds a queue, only where it was switched on.
+    fn last_queue(&self) -> u32 {
+        if self.shared.iwarp.rfc7306 { ATOMIC_RESPONSE_QUEUE } else { TERMINATE_QUEUE }
+    }
+
     /// RFC 7306's operations exist only where they were switched on.
     fn opcode(&self, bits: u8) -> Result<RdmapOpcode, Refusal> {
         let opcode = RdmapOpcode::from_bits(bits).ok_or(Refusal::UNEXPECTED)?;
@@ -105,7 +110,7 @@ impl Qp {
             RdmapOpcode::ReadRequest => {
                 responder.check_single(place, ReadRequest::LEN, payload)?;
                 let read = ReadRequest::parse(payload).map_err(|_| Refusal::TOO_SHORT)?;
-                responder.read(sh, env, read)
+                responder.read(sh, env, place, read)
             }
             RdmapOpcode::AtomicRequest => {
                 responder.check_single(place, AtomicRequest::LEN, payload)?;

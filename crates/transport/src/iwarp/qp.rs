@@ -276,7 +276,7 @@ impl Qp {
             }
         }
         self.settle(env, now);
-        self.transmit_terminate(env, burst);
+        self.transmit_terminate(env, now, burst);
         env.count(Counter::SentPkts, burst.fpdus() as u64);
         !burst.is_empty()
     }
@@ -300,7 +300,9 @@ impl Qp {
                 Ok(Step::Nothing) if amid => return false,
                 Ok(Step::Nothing) => self.other_turn(),
                 Err(refusal) => {
-                    self.refuse(env, now, refusal, None);
+                    // RFC 5040 §4.8: it is the request that can't be answered which the message is about.
+                    let request = self.responder.unanswerable();
+                    self.refuse(env, now, refusal, request.as_ref().map(|r| &r[..]));
                     return false;
                 }
             }

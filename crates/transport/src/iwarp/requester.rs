@@ -146,6 +146,16 @@ impl Requester {
         std::mem::take(&mut self.broken)
     }
 
+    /// READs and atomics that the peer holds of its IRD: a READ that made it ready is one of them (RFC 6581 §9).
+    fn unanswered(&self) -> usize {
+        self.reads.len() + usize::from(self.rtr_answer)
+    }
+
+    /// How far what was posted has come, apart from the bytes written: work requests done, bytes of the oldest READ landed.
+    pub(super) fn progress(&self) -> (u64, u32) {
+        (self.first, self.landed)
+    }
+
     /// Begins the work request that is next, if its turn has come. False: not now.
     fn begin<E: QpEnv>(&mut self, sh: &Shared, env: &mut E, written: u64) -> bool {
         let seq = self.first + self.next as u64;
@@ -153,6 +163,7 @@ impl Requester {
         if sh.state != QpState::Rts || self.stopped || self.limit.is_some_and(|limit| seq >= limit) {
             return false;
         }
+        let unanswered = self.unanswered();
         let wqe = &mut self.sq[self.next];
         let op = &wqe.wr.op;
         // A fenced request waits for all READs and atomics before it.
@@ -163,7 +174,7 @@ impl Requester {
         if matches!(op, SendOp::LocalInv(_)) && self.next > 0 {
             return false;
         }
-        if op.is_read_or_atomic() && sh.ord() > 0 && self.reads.len() >= sh.ord() {
+        if op.is_read_or_atomic() && sh.ord() > 0 && unanswered >= sh.ord() {
             return false;
         }
         if op.is_local() {

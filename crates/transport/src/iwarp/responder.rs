@@ -52,7 +52,7 @@ pub(super) struct Responder {
     response_msn: u32,
     /// MSN of our next atomic response.
     answer_msn: u32,
-    /// Bytes of the WRITE under way, and of the last one.
+    /// Bytes of the WRITE under way, or of the one that was the last message.
     write_len: u64,
     write_open: bool,
     answers: VecDeque<Answer>,
@@ -129,6 +129,7 @@ impl Responder {
             if place.mo != 0 {
                 return Err(Refusal::untagged(UntaggedError::InvalidMo));
             }
+            self.write_len = 0;
             self.land(sh, env, place.opcode)?;
         }
         let Some(landing) = &mut self.landing else { return Err(Refusal::UNEXPECTED) };
@@ -188,6 +189,7 @@ impl Responder {
 
     /// A zero-length SEND that only makes us ready: it takes no receive.
     pub(super) fn skip_send(&mut self) {
+        self.write_len = 0;
         self.send_msn = self.send_msn.wrapping_add(1);
     }
 
@@ -214,7 +216,8 @@ impl Responder {
         self.send_msn = self.send_msn.wrapping_add(1);
         let mut completion = sh.recv_completion(landing.wr.wr_id);
         completion.opcode = WcOpcode::RecvRdmaWithImm;
-        completion.byte_len = self.write_len as u32;
+        // Of the WRITE right before it: none other is its.
+        completion.byte_len = std::mem::take(&mut self.write_len) as u32;
         completion.imm = Some(u64::from_be_bytes(bytes) as u32);
         completion.solicited = place.opcode.solicited();
         env.complete(sh.config.recv_cq, completion, completion.solicited);
@@ -254,6 +257,7 @@ impl Responder {
         &mut self,
         sh: &Shared,
         env: &mut E,
+        place: &Place,
         read: ReadRequest,
     ) -> Result<(), Refusal> {
         self.check_depth(sh)?;
@@ -269,7 +273,7 @@ impl Responder {
             let at = sh.remote(read.source_stag, read.source_to, len, Access::REMOTE_READ);
             env.memory().check_remote(&at).map_err(Refusal::source)?;
         }
-        self.answers.push_back(Answer::Read(read));
+        self.answers.push_back(Answer::Read { request: read, place: *place });
         env.count(Counter::RxReadRequests, 1);
         env.count(Counter::RdmaRecvs, 1);
         Ok(())

@@ -88,14 +88,14 @@ impl Rx {
         let pos = self.pos;
         self.pos += raw.len() as u64;
         let body = raw.len() - CRC_LEN;
-        // RFC 5044 §6: markers say whether the length can be believed, so they come before the CRC.
-        let unmarked = if self.markers { Some(unmark(pos, &raw[..body])?) } else { None };
         if self.crc && crc32c(&raw[..body]) != raw[body..] {
             return Err(LlpError::Crc);
         }
-        Ok(match unmarked {
-            None => Cow::Borrowed(segment(raw)),
-            Some(plain) => Cow::Owned(segment(&plain).to_vec()),
+        // RFC 5044 §8: that markers and lengths disagree (code 3) is said only of bytes whose CRC is right.
+        Ok(if self.markers {
+            Cow::Owned(segment(&unmark(pos, &raw[..body])?).to_vec())
+        } else {
+            Cow::Borrowed(segment(raw))
         })
     }
 }

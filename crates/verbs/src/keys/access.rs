@@ -171,11 +171,7 @@ impl Memory for KeyTable {
         entry.pieces(offset, 8, |region, at, range| {
             // A word that straddles pieces, or is not aligned in this host's memory, cannot be one atomic access.
             if range.len() == 8 {
-                original = region.update_u64(at, |old| match op {
-                    AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
-                    AtomicOp::CompareSwap { .. } => old,
-                    AtomicOp::FetchAdd { add } => old.wrapping_add(add),
-                });
+                original = region.update_u64(at, |old| op.apply(old));
             }
             Ok(())
         })?;

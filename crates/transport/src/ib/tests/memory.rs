@@ -191,12 +191,7 @@ impl Memory for TestMemory {
         let (region, range) = self.resolve(at)?;
         let cell = &mut self.regions[region].bytes[range];
         let original = u64::from_ne_bytes(cell.try_into().unwrap());
-        let new = match op {
-            AtomicOp::CompareSwap { compare, swap } if original == compare => swap,
-            AtomicOp::CompareSwap { .. } => original,
-            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
-        };
-        cell.copy_from_slice(&new.to_ne_bytes());
+        cell.copy_from_slice(&op.apply(original).to_ne_bytes());
         Ok(original)
     }
 

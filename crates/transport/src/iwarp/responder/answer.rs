@@ -3,10 +3,10 @@
 //! Read RFC 5040 §5.2 and RFC 7306 §5. A READ's bytes are read when they are sent, each segment checked again: its region may
 //! have gone meanwhile. An atomic is done when it arrives; only its result waits.
 
-use everywire_wire::ddp::DdpHeader;
+use everywire_wire::ddp::{DdpHeader, DdpTarget};
 use everywire_wire::rdmap::{AtomicRequest, AtomicResponse, RdmapError, RdmapOpcode, ReadRequest};
 
-use super::Responder;
+use super::{Place, Responder};
 use crate::ib::env::{Counter, QpEnv};
 use crate::iwarp::burst::StreamBurst;
 use crate::iwarp::fault::Refusal;
@@ -15,18 +15,22 @@ use crate::iwarp::shared::Shared;
 use crate::iwarp::tx::{Source, Tx};
 use crate::memory::{Access, AccessError, AtomicOp, Memory};
 
-/// The mask of an add over all 64 bits: no carry stops, or only the one that leaves the word.
-const WHOLE_ADD: [u64; 2] = [0, 1 << 63];
+/// Bytes of a READ request's segment.
+const READ_SEGMENT: usize = DdpHeader::UNTAGGED_LEN + ReadRequest::LEN;
 
 /// What is to be sent.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Read(ReadRequest),
+    /// With its place, by which the requester knows it if it can't be answered after all.
+    Read {
+        request: ReadRequest,
+        place: Place,
+    },
     Atomic(AtomicResponse),
 }
 
 impl Responder {
-    /// RFC 7306 §5.1: does an atomic, on 8 aligned bytes with the whole word.
+    /// RFC 7306 §5.1: does an atomic on 8 aligned bytes, whole or by its masks.
     pub(in crate::iwarp) fn atomic<E: QpEnv>(
         &mut self,
         sh: &Shared,
@@ -34,13 +38,15 @@ impl Responder {
         request: &AtomicRequest,
     ) -> Result<(), Refusal> {
         self.check_depth(sh)?;
-        let whole = request.add_swap_mask == u64::MAX && request.compare_mask == u64::MAX;
         let op = match request.operation {
-            AtomicRequest::COMPARE_SWAP if whole => {
-                AtomicOp::CompareSwap { compare: request.compare, swap: request.add_swap }
-            }
-            AtomicRequest::FETCH_ADD if WHOLE_ADD.contains(&request.add_swap_mask) => {
-                AtomicOp::FetchAdd { add: request.add_swap }
+            AtomicRequest::COMPARE_SWAP => AtomicOp::MaskedCompareSwap {
+                compare: request.compare,
+                compare_mask: request.compare_mask,
+                swap: request.add_swap,
+                swap_mask: request.add_swap_mask,
+            },
+            AtomicRequest::FETCH_ADD => {
+                AtomicOp::MaskedFetchAdd { add: request.add_swap, boundary: request.add_swap_mask }
             }
             _ => return Err(Refusal::operation(RdmapError::Unspecified)),
         };
@@ -67,7 +73,7 @@ impl Responder {
     ) -> Result<Step, Refusal> {
         let Some(answer) = self.answers.front() else { return Ok(Step::Nothing) };
         let (left, header) = match answer {
-            Answer::Read(read) => {
+            Answer::Read { request: read, .. } => {
                 let to = read.sink_to.wrapping_add(u64::from(self.answered));
                 let header = tagged(RdmapOpcode::ReadResponse, false, read.sink_stag, to);
                 ((read.length - self.answered) as usize, header)
@@ -89,8 +95,8 @@ impl Responder {
                 atomic.emit(&mut response);
                 Source::Bytes(&response)
             }
-            Answer::Read(_) if len == 0 => Source::Bytes(&[]),
-            Answer::Read(read) => {
+            Answer::Read { .. } if len == 0 => Source::Bytes(&[]),
+            Answer::Read { request: read, .. } => {
                 let from = read.source_to.wrapping_add(u64::from(self.answered));
                 Source::Remote(sh.remote(read.source_stag, from, len as u64, Access::REMOTE_READ))
             }
@@ -98,6 +104,19 @@ impl Responder {
         tx.push(burst, env.memory(), &head[..header.header_len()], &source, len).map_err(Refusal::source)?;
         self.sent(len, done);
         Ok(Step::Sent { done })
+    }
+
+    /// The segment that asked for the READ in front.
+    pub(in crate::iwarp) fn unanswerable(&self) -> Option<[u8; READ_SEGMENT]> {
+        let Answer::Read { request, place } = self.answers.front()? else { return None };
+        let mut segment = [0; READ_SEGMENT];
+        let mut header = untagged(RdmapOpcode::ReadRequest, place.last, place.msn, place.mo);
+        if let DdpTarget::Untagged { ulp, .. } = &mut header.target {
+            *ulp = place.ulp;
+        }
+        header.emit(&mut segment);
+        request.emit(&mut segment[DdpHeader::UNTAGGED_LEN..]);
+        Some(segment)
     }
 
     fn sent(&mut self, len: usize, done: bool) {

@@ -58,6 +58,60 @@ fn disconnect_of_a_silent_peer() {
     assert_eq!(node.qp.poll_timeout(), None);
 }
 
+/// What was posted may take as long as it likes, if only it goes on: the limit is for a standstill. It counts once more from
+/// our FIN.
+#[test]
+fn disconnect_takes_its_time() {
+    let mut bench = Bench::new(Setup::default());
+    let (remote, now) = (bench.nodes[1].remote(0), bench.now);
+    let node = &mut bench.nodes[0];
+    let (sge, half) = (node.sge(0, 60_000), CLOSE_TIMEOUT / 2);
+    node.send(SendWr::new(1, SendOp::Write { remote }).with_sges([sge]));
+    node.qp.disconnect(&mut node.env, now);
+    bench.transmit(0);
+    let bytes = bench.log[0].len();
+    for step in 1..=6 {
+        bench.now += half;
+        let piece = if step == 6 { bytes - 5 * 1000 } else { 1000 };
+        bench.written(0, piece);
+        let (now, node) = (bench.now, &mut bench.nodes[0]);
+        node.qp.handle_timeout(&mut node.env, now);
+        assert_eq!(node.qp.poll_timeout(), Some(now + CLOSE_TIMEOUT));
+        assert_eq!(node.qp.poll_close(), (step == 6).then_some(Close::Graceful));
+    }
+    assert_eq!(bench.nodes[0].sent(), ok([1]));
+    // The FIN is out: nothing that the peer sends gives it more time.
+    let last = bench.now;
+    bench.now += half;
+    bench.nodes[0].recv(2, 0, 8);
+    bench.nodes[1].qp.heard = true;
+    bench.nodes[1].send(SendWr::new(3, SendOp::Send).with_inline(*b"chatter"));
+    bench.transmit(1);
+    let chatter: Vec<u8> = bench.wire[0].drain(..).collect();
+    bench.deliver(0, &chatter);
+    let node = &mut bench.nodes[0];
+    assert_eq!(node.received(), ok([2]));
+    assert_eq!(node.qp.poll_timeout(), Some(last + CLOSE_TIMEOUT));
+    node.qp.handle_timeout(&mut node.env, last + CLOSE_TIMEOUT);
+    assert_eq!(node.qp.poll_close(), Some(Close::Abort));
+}
+
+/// A socket that takes nothing any more: reset, with what is unfinished flushed.
+#[test]
+fn disconnect_at_a_standstill() {
+    let mut bench = Bench::new(Setup::default());
+    let (remote, now) = (bench.nodes[1].remote(0), bench.now);
+    let node = &mut bench.nodes[0];
+    let sge = node.sge(0, 60_000);
+    node.send(SendWr::new(1, SendOp::Write { remote }).with_sges([sge]));
+    node.qp.disconnect(&mut node.env, now);
+    bench.transmit(0);
+    let node = &mut bench.nodes[0];
+    node.qp.handle_timeout(&mut node.env, now + CLOSE_TIMEOUT);
+    assert_eq!(node.qp.poll_close(), Some(Close::Abort));
+    assert_eq!(node.sent(), [(1, WcStatus::WrFlushErr)]);
+}
+
 /// A TERMINATE that the socket does not take is given up.
 #[test]
 fn terminate_that_is_not_written() {
@@ -136,6 +190,26 @@ fn failed_by_the_device() {
     bench.run();
     assert_eq!(bench.nodes[1].qp.state(), QpState::Err);
     assert_eq!(bench.nodes.each_ref().map(|n| n.closed), [Some(Close::Graceful); 2]);
+}
+
+/// Nor may a peer that does not read hold a queue pair that the device has failed.
+#[test]
+fn failed_by_the_device_and_not_written() {
+    let mut bench = Bench::new(Setup::default());
+    let (now, node) = (bench.now, &mut bench.nodes[0]);
+    node.qp.fail(&mut node.env);
+    let mut burst = StreamBurst::new();
+    assert!(node.qp.poll_transmit(&mut node.env, now, &mut burst));
+    assert_eq!((node.qp.poll_close(), node.qp.poll_timeout()), (None, Some(now + TERMINATE_TIMEOUT)));
+    node.qp.handle_timeout(&mut node.env, now + TERMINATE_TIMEOUT);
+    assert_eq!((node.qp.poll_close(), node.qp.poll_timeout()), (Some(Close::Abort), None));
+    // What an earlier message still has in flight: there is no waiting for that.
+    let mut bench = Bench::new(Setup::default());
+    bench.nodes[0].send(SendWr::new(1, SendOp::Send).with_inline(*b"stuck"));
+    bench.transmit(0);
+    let node = &mut bench.nodes[0];
+    node.qp.fail(&mut node.env);
+    assert_eq!(node.qp.poll_close(), Some(Close::Abort));
 }
 
 /// Through RESET and INIT to another stream.

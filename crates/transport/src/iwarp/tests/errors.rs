@@ -8,6 +8,7 @@ use everywire_wire::rdmap::{LlpError, ReadRequest, TermError};
 use super::*;
 use crate::ib::tests::OTHER_PD;
 use crate::iwarp::ending::TERMINATE_TIMEOUT;
+use crate::memory::Memory;
 
 fn tagged(control: u8, ulp: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![control, ulp];
@@ -66,6 +67,7 @@ fn every_code() {
         ("DV of tagged", tagged(0xc0, 0x40, all, BASE, &[1; 4]), (1, 1, 4), QpEvent::AccessError),
         ("no right", tagged(0xc1, 0x40, no, BASE, &[1; 4]), (0, 1, 2), QpEvent::AccessError),
         ("queue 4", untagged(0x41, 0x43, 4, 1, 0, &[]), (1, 2, 1), QpEvent::RequestError),
+        ("queue 3", untagged(0x41, 0x4b, 3, 1, 0, &[0; 12]), (1, 2, 1), QpEvent::RequestError),
         ("no receive", untagged(0x41, 0x43, 0, 1, 0, &[]), (1, 2, 2), QpEvent::RequestError),
         ("MSN ahead", untagged(0x41, 0x43, 0, 2, 0, &[]), (1, 2, 3), QpEvent::RequestError),
         ("MSN behind", untagged(0x41, 0x43, 0, 0, 0, &[]), (1, 2, 3), QpEvent::RequestError),
@@ -258,6 +260,43 @@ fn no_receive_posted() {
     let answer: Vec<u8> = bench.wire[0].drain(..).collect();
     bench.deliver(0, &answer);
     assert_eq!(bench.nodes[0].sent(), [(1, WcStatus::RnrRetryExcErr)]);
+}
+
+/// A source that goes away while its READ is answered: the TERMINATE names the request, with its DDP header and the READ
+/// request (RFC 5040 §4.8), so that of several READs the right one fails.
+#[test]
+fn a_source_that_goes_away() {
+    let (mut bench, _) = bench();
+    let far = &mut bench.nodes[1];
+    let length = 300_000;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let gone = far.env.memory.register(PD, BASE, length as usize, access);
+    let (kept, going) = (far.remote(0), Remote { addr: BASE, rkey: RKey(gone) });
+    let node = &mut bench.nodes[0];
+    for (id, (remote, length)) in [(kept, 8), (going, length), (kept, 8)].into_iter().enumerate() {
+        let sink = node.sge(0, length);
+        node.send(SendWr::new(id as u64, SendOp::Read { remote }).with_sges([sink]));
+    }
+    bench.transmit(0);
+    let requests: Vec<u8> = bench.wire[1].drain(..).collect();
+    bench.deliver(1, &requests);
+    // As much as may be in flight: a part of the answer.
+    bench.transmit(1);
+    let node = &mut bench.nodes[1];
+    assert!(node.qp.responder.is_amid());
+    let qpn = node.qp.qpn();
+    node.env.memory.invalidate_remote(PD, qpn, RKey(gone)).unwrap();
+    bench.run();
+    let term = bench.terminate(1);
+    assert_eq!(term.error, TermError { layer: 0, etype: 1, code: 0 });
+    let request = bench.fpdus(0)[1].clone();
+    assert_eq!(term.segment_len, Some(46));
+    assert_eq!(term.ddp, Some(DdpHeader::parse(&request).unwrap()));
+    assert_eq!(term.read, Some(ReadRequest::parse(&request[18..]).unwrap()));
+    let sent = bench.nodes[0].sent();
+    assert_eq!(sent, [(0, WcStatus::Success), (1, WcStatus::RemAccessErr), (2, WcStatus::WrFlushErr)]);
+    assert_eq!(bench.nodes[0].env.events, []);
+    assert_eq!(bench.nodes[1].env.events, [QpEvent::CommEstablished, QpEvent::AccessError]);
 }
 
 /// Our own errors: the work request says which, the peer hears of a local catastrophe.

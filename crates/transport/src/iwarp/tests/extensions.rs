@@ -47,6 +47,39 @@ fn an_atomic_off_its_place() {
     assert_eq!(bench.terminate(1).error, TermError { layer: 0, etype: 2, code: 0xff });
 }
 
+/// RFC 7306 §6: immediate data is of the WRITE right before it. Behind a SEND, or other immediate data, it is of none.
+#[test]
+fn immediate_data_of_no_write() {
+    let key = bench().nodes[1].key;
+    let mut write = vec![0xc1, 0x40];
+    write.extend(key.to_be_bytes());
+    write.extend(BASE.to_be_bytes());
+    write.extend([9; 40]);
+    let message = |ulp: u8, msn: u8, payload: &[u8]| {
+        let mut out = vec![0x41, ulp, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, msn, 0, 0, 0, 0];
+        out.extend(payload);
+        out
+    };
+    let mut bench = bench();
+    for id in 0..5 {
+        bench.nodes[1].recv(id, 1000, 100);
+    }
+    let segments = [
+        write.clone(),
+        message(0x48, 1, &[0; 8]),
+        message(0x48, 2, &[0; 8]),
+        write,
+        message(0x43, 3, b"in between"),
+        message(0x48, 4, &[0; 8]),
+    ];
+    for segment in segments {
+        bench.deliver(1, &frame(&segment));
+    }
+    let got: Vec<_> = bench.nodes[1].completions().iter().map(|c| (c.opcode, c.byte_len)).collect();
+    let (imm, send) = (WcOpcode::RecvRdmaWithImm, WcOpcode::Recv);
+    assert_eq!(got, [(imm, 40), (imm, 0), (send, 10), (imm, 0)]);
+}
+
 #[test]
 fn write_with_immediate() {
     for len in [0, 1, 242, 243, 1000] {

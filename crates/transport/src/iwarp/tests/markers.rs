@@ -79,19 +79,29 @@ fn taken_out_at_any_cut() {
     }
 }
 
-/// RFC 5044 §8, code 3: a marker that does not point at its FPDU.
+/// RFC 5044 §8: a marker that does not point at its FPDU is code 3 "in the event that the CRC is valid", or not in use; a
+/// marker that was damaged on its way fails the CRC, code 2.
 #[test]
 fn a_wrong_pointer() {
     let (_, stream) = by_hand();
-    for at in [3, 515, 1027, 1538] {
-        let mut bad = stream.clone();
-        bad[at] ^= 4;
-        let mut bench = Bench::new(Setup { markers: [false, true], ..Setup::default() });
-        for id in 0..3 {
-            bench.nodes[1].recv(id, 0, 1000);
+    // A byte of a marker's pointer, and the FPDU that it is in.
+    for (at, fpdu) in [(3, 0..520), (515, 0..520), (1027, 1024..stream.len()), (1539, 1024..stream.len())] {
+        for (crc, sealed, code) in [(true, true, 3), (true, false, 2), (false, false, 3)] {
+            let mut bad = stream.clone();
+            bad[at] ^= 4;
+            if sealed {
+                let sum = crc32c(&bad[fpdu.start..fpdu.end - 4]);
+                bad[fpdu.end - 4..fpdu.end].copy_from_slice(&sum);
+            }
+            let mut bench = Bench::new(Setup { crc, markers: [false, true], ..Setup::default() });
+            for id in 0..3 {
+                bench.nodes[1].recv(id, 0, 1000);
+            }
+            bench.deliver(1, &bad);
+            bench.run();
+            let term = bench.terminate(1);
+            assert_eq!(term.error, TermError { layer: 2, etype: 0, code }, "byte {at}");
+            assert_eq!((term.segment_len, term.ddp, term.read), (None, None, None));
         }
-        bench.deliver(1, &bad);
-        bench.run();
-        assert_eq!(bench.terminate(1).error, TermError { layer: 2, etype: 0, code: 3 }, "byte {at}");
     }
 }

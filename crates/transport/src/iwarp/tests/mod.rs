@@ -9,6 +9,7 @@ mod errors;
 mod extensions;
 mod hostile;
 mod markers;
+mod masks;
 mod operations;
 mod ready;
 
@@ -77,7 +78,8 @@ impl Node {
     fn new(qpn: u32, setup: &Setup) -> Node {
         let ib = IbSetup { srq: setup.srq, ..IbSetup::default() };
         let mut node = crate::ib::tests::Node::new("10.0.0.1", qpn, &ib);
-        let config = node.qp.config().clone();
+        let mut config = node.qp.config().clone();
+        (config.caps.max_send_sge, config.caps.max_recv_sge) = (16, 16);
         let iwarp = IwarpConfig { rfc7306: setup.rfc7306, strict_read_sink: setup.strict };
         let mut qp = Qp::new(config, iwarp);
         let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;

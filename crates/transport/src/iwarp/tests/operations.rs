@@ -274,6 +274,36 @@ fn flight_is_bounded() {
     assert_eq!(bench.nodes[0].sent(), ok([1]));
 }
 
+/// Cases IW-13: as many segments as InfiniBand devices take, at both ends and on any bounds.
+#[test]
+fn sixteen_segments() {
+    let mut bench = Bench::new(Setup { ulpdu: 200, ..Setup::default() });
+    let lengths: Vec<u32> = (0..16).map(|i| [0, 1, 63, 120, 301][i % 5]).collect();
+    let total: u32 = lengths.iter().sum();
+    let data = pattern(total as usize, 5);
+    let mut at = 0;
+    let (mut from, mut into) = (Vec::new(), Vec::new());
+    for (i, length) in lengths.iter().enumerate() {
+        let place = 1000 * i;
+        let (offset, len) = (at as usize, *length as usize);
+        bench.nodes[0].bytes()[place..place + len].copy_from_slice(&data[offset..offset + len]);
+        from.push(bench.nodes[0].sge(place as u64, *length));
+        // The sink's bounds are elsewhere.
+        into.push(bench.nodes[1].sge(1000 * i as u64, lengths[15 - i]));
+        at += length;
+    }
+    let node = &mut bench.nodes[1];
+    let wr = RecvWr::new(1, into.clone());
+    node.qp.post_recv(&mut node.env, wr).unwrap();
+    bench.nodes[0].send(SendWr::new(2, SendOp::Send).with_sges(from));
+    bench.run();
+    assert_eq!((bench.nodes[0].sent(), bench.nodes[1].received()), (ok([2]), ok([1])));
+    let bytes = bench.nodes[1].bytes();
+    let landed: Vec<u8> =
+        into.iter().flat_map(|s| bytes[(s.addr - BASE) as usize..][..s.length as usize].to_vec()).collect();
+    assert_eq!(landed, data);
+}
+
 #[test]
 fn shared_receive_queue() {
     let mut bench = Bench::new(Setup { srq: true, ..Setup::default() });

@@ -40,6 +40,29 @@ fn every_frame_makes_ready() {
     }
 }
 
+/// RFC 6581 §9: the READ that makes ready is one of those that the peer holds of its IRD, until it is answered. READs to
+/// the full depth, posted before the start, never exceed it.
+#[test]
+fn a_ready_read_counts() {
+    for depth in [1, 2, 4] {
+        let mut bench = Bench::unconnected(Setup { rtr: Some(Rtr::Read), depth, ..Setup::default() });
+        bench.start(1);
+        bench.start(0);
+        let remote = bench.nodes[1].remote(0);
+        let node = &mut bench.nodes[0];
+        for id in 0..u64::from(depth) + 2 {
+            let sink = node.sge(100 * id, 100);
+            node.send(SendWr::new(id, SendOp::Read { remote }).with_sges([sink]));
+        }
+        bench.transmit(0);
+        assert_eq!(bench.fpdus(0).len(), usize::from(depth), "the READ that made ready is one of {depth}");
+        bench.run();
+        assert_eq!(bench.nodes[0].sent(), ok(0..u64::from(depth) + 2));
+        assert_eq!(bench.nodes.each_ref().map(|n| n.qp.state()), [QpState::Rts; 2]);
+        bench.assert_idle();
+    }
+}
+
 /// Without the model any FPDU of the initiator will do (cases IW-02).
 #[test]
 fn client_and_server() {
