@@ -92,7 +92,7 @@ impl Receiver {
             return Step::Done(self.ack(mad), std::mem::take(&mut self.data));
         }
         // Half a window early, so that the sender does not run dry.
-        if header.data1 == 1 || header.data1 % (WINDOW / 2) == 0 {
+        if header.data1 == 1 || header.data1.is_multiple_of(WINDOW / 2) {
             return Step::Answer(self.ack(mad));
         }
         Step::Wait
