@@ -4,7 +4,7 @@
 //! bytes and 192 bytes of data, which one of these tables begins. Counters stop at their highest value; a Set writes the
 //! ones that its select bits name. Counting is the agent's affair.
 
-use crate::layout::layout;
+use crate::layout::{array_field, layout};
 use crate::mad::MadHeader;
 
 /// Version of the class.
@@ -14,6 +14,10 @@ pub const CLASS_VERSION: u8 = 1;
 pub mod attribute {
     /// What a performance management agent can do.
     pub const CLASS_PORT_INFO: u16 = 0x0001;
+    /// What to count over an interval.
+    pub const PORT_SAMPLES_CONTROL: u16 = 0x0010;
+    /// What was counted over it.
+    pub const PORT_SAMPLES_RESULT: u16 = 0x0011;
     /// Basic counters of a port.
     pub const PORT_COUNTERS: u16 = 0x0012;
     /// 64-bit counters of a port.
@@ -125,6 +129,97 @@ layout! {
     }
 }
 
+array_field! {
+    /// Counters of a sample, by number.
+    SampleSelects = [u16; 15], 16;
+    /// Counters of a sample.
+    SampleCounters = [u32; 15], 32;
+}
+
+layout! {
+    /// What to count over an interval (IBTA §16.1.3.2).
+    PortSamplesControl, 80 bytes {
+        /// Which of the vendor's sampling operations; 0.
+        op_code: u8, 0, 0..8;
+        /// Which port.
+        port_select: u8, 1, 0..8;
+        /// Unit of times: 0 for ten symbol times, or 4 ns at 2.5 Gbit/s.
+        tick: u8, 2, 0..8;
+        /// Reserved.
+        reserved: u8, 3, 0..5;
+        /// Bits of a counter: 16 + 4 × value.
+        counter_width: u8, 3, 5..8;
+        /// Reserved.
+        reserved2: u8, 4, 0..2;
+        /// Three bits a counter, the first leftmost: 1 where it may be any mandatory one.
+        counter_masks0to9: u32, 4, 2..32;
+        /// Reserved.
+        reserved3: u8, 8, 0..1;
+        /// The same of the rest.
+        counter_masks10to14: u16, 8, 1..16;
+        /// Sampling mechanisms besides the first, a bit each.
+        sample_mechanisms: u8, 10, 0..8;
+        /// Reserved.
+        reserved4: u8, 11, 0..6;
+        /// See [`sample_status`].
+        sample_status: u8, 11, 6..8;
+        /// Optional counters that are there.
+        option_mask: u64, 12, 0..64;
+        /// Vendor's counters that are there.
+        vendor_mask: u64, 20, 0..64;
+        /// Ticks until counting begins.
+        sample_start: u32, 28, 0..32;
+        /// Ticks of counting.
+        sample_interval: u32, 32, 0..32;
+        /// Tells samples apart.
+        tag: u16, 36, 0..16;
+        /// See [`sample_select`].
+        counter_select: SampleSelects, 38, 0..240;
+        /// Reserved.
+        reserved5: u32, 68, 0..32;
+        /// Optional counters that are there for samples only.
+        samples_only_option_mask: u64, 72, 0..64;
+    }
+}
+
+layout! {
+    /// What was counted over an interval (IBTA §16.1.3.4).
+    PortSamplesResult, 64 bytes {
+        /// Of the request.
+        tag: u16, 0, 0..16;
+        /// Reserved.
+        reserved: u16, 2, 0..14;
+        /// See [`sample_status`].
+        sample_status: u8, 3, 6..8;
+        /// By place.
+        counters: SampleCounters, 4, 0..480;
+    }
+}
+
+/// States of a sample.
+pub mod sample_status {
+    /// Over, or never asked for.
+    pub const DONE: u8 = 0;
+    /// Asked for, not counting yet.
+    pub const STARTED: u8 = 1;
+    /// Counting.
+    pub const RUNNING: u8 = 2;
+}
+
+/// The mandatory counters of a sample.
+pub mod sample_select {
+    /// Words sent.
+    pub const XMIT_DATA: u16 = 1;
+    /// Words received.
+    pub const RCV_DATA: u16 = 2;
+    /// Packets sent.
+    pub const XMIT_PACKETS: u16 = 3;
+    /// Packets received.
+    pub const RCV_PACKETS: u16 = 4;
+    /// Ticks in which something waited and nothing was sent.
+    pub const XMIT_WAIT: u16 = 5;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +229,8 @@ mod tests {
     fn tables_are_complete() {
         assert_complete("PerfMad", PerfMad::FIELDS, PerfMad::LEN);
         assert_complete("PortCounters", PortCounters::FIELDS, PortCounters::LEN);
+        assert_complete("PortSamplesControl", PortSamplesControl::FIELDS, PortSamplesControl::LEN);
+        assert_complete("PortSamplesResult", PortSamplesResult::FIELDS, PortSamplesResult::LEN);
         assert_complete("PortCountersExtended", PortCountersExtended::FIELDS, PortCountersExtended::LEN);
     }
 

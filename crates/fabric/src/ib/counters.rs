@@ -42,6 +42,8 @@ pub struct Counters {
     pub vl15_dropped: u64,
     /// MADs to QP1 dropped by the agents: wrong Q_Key.
     pub qp1_dropped: u64,
+    /// Packets of an adapter's host refused, as their source LID is none of the port's.
+    pub foreign_sources: u64,
     /// Nanoseconds in which something waited to be sent and the wire was free.
     pub xmit_wait_ns: u64,
 }

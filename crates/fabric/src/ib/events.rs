@@ -20,6 +20,8 @@ pub(super) enum Next {
     Wake { port: u32 },
     /// A packet that a port sent to itself is there.
     Loopback { port: u32, packet: u32 },
+    /// A node's sampling of counters begins or ends.
+    Sample { node: u32 },
     /// An agent of a node has something to repeat.
     Agent { node: u32 },
 }

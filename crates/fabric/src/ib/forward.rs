@@ -21,6 +21,8 @@ const VL15_QUEUE: usize = 64;
 /// Why a packet does not leave by a port.
 enum Refused {
     Discard,
+    /// Lane 15 has no room for it.
+    Vl15,
     Constraint,
 }
 
@@ -79,6 +81,7 @@ impl Subnet {
             Err(refused) => {
                 match refused {
                     Refused::Discard => self.ports[out as usize].counters.xmit_discards += 1,
+                    Refused::Vl15 => self.ports[input as usize].counters.vl15_dropped += 1,
                     Refused::Constraint => {
                         self.ports[out as usize].counters.xmit_constraint_errors += 1;
                         self.pkey_violation(now, out, id);
@@ -97,7 +100,11 @@ impl Subnet {
         let packet = self.packets.get_mut(id);
         if packet.lrh.vl == VL15 {
             let room = port.queues[usize::from(VL15)].len() < VL15_QUEUE;
-            return if port.is_up() && room { Ok(VL15) } else { Err(Refused::Discard) };
+            return match (port.is_up(), room) {
+                (true, true) => Ok(VL15),
+                (true, false) => Err(Refused::Vl15),
+                _ => Err(Refused::Discard),
+            };
         }
         let vl = port.lane(number, packet.lrh.sl);
         // Lane 15 in the table drops the packet (IBTA §7.6.6).

@@ -1,8 +1,9 @@
 //! Channel adapter ports as their host sees them: sending with backpressure, receiving, giving buffers back.
 //!
 //! Read IBTA §17.2 first. The port puts packets on the lane of their service level and corrects the VCRC; it answers
-//! subnet management (QP0) and performance management itself and hands all else to the host. A queue pair's business
-//! (P_Key, Q_Key, PSN) is the host's.
+//! subnet management (QP0) and performance management itself and hands all else to the host, but for packets of
+//! partitions that the port is not in. A queue pair's business (its P_Key, Q_Key, PSN) is the host's, which reports
+//! violations by [`Subnet::report_violation`].
 
 use std::time::Instant;
 
@@ -71,6 +72,9 @@ pub enum Refusal {
     /// The subnet manager has not brought the link up.
     #[error("the port is in state {0}, and sends data in state 4 (active) only")]
     NotActive(u8),
+    /// Sent in another port's name.
+    #[error("source LID {lid:#06x} is none of the port's", lid = .0.0)]
+    ForeignSource(Lid),
     /// Longer than the neighbour's MTU allows.
     #[error("a packet of {bytes} bytes is longer than the {most} that the link's MTU allows")]
     TooLong {
@@ -121,8 +125,12 @@ impl Subnet {
                 Ok(())
             }
             Err(reason) => {
-                if let (Refusal::Full(sl), Some(index)) = (reason, self.adapter(port)) {
-                    self.ports[index as usize].refused |= 1 << sl;
+                match (reason, self.adapter(port)) {
+                    (Refusal::Full(sl), Some(index)) => self.ports[index as usize].refused |= 1 << sl,
+                    (Refusal::ForeignSource(_), Some(index)) => {
+                        self.ports[index as usize].counters.foreign_sources += 1;
+                    }
+                    _ => {}
                 }
                 Err(Refused { packet, reason })
             }
@@ -138,6 +146,9 @@ impl Subnet {
         }
         if port.state != port_state::ACTIVE {
             return Err(Refusal::NotActive(port.state));
+        }
+        if !port.has_lid(lrh.slid) {
+            return Err(Refusal::ForeignSource(lrh.slid));
         }
         if packet.len() > port.longest {
             return Err(Refusal::TooLong { bytes: packet.len(), most: port.longest });
@@ -220,6 +231,11 @@ impl Subnet {
         let dlid = packet.lrh.dlid;
         if !dlid.is_multicast() && !port.has_lid(dlid) {
             self.ports[index as usize].counters.rcv_errors += 1;
+            return self.discard(now, id);
+        }
+        if packet.pkey_bits().is_some_and(|pkey| !port.admits(pkey)) {
+            // No queue pair here can be in that partition (IBTA §10.9.3).
+            self.refuse_partition(now, index, id);
             return self.discard(now, id);
         }
         if is_for_gsi(packet) && self.answer_gsi(now, index, id) {

@@ -26,6 +26,7 @@ mod subnet;
 pub mod subnet_manager;
 pub mod topology;
 
+pub use agent::{Violation, WrongKey};
 pub use audit::CreditFault;
 pub use capture::{PcapTap, Tap, erf_record};
 pub use config::{

@@ -127,6 +127,13 @@ impl Packet {
         Bth::parse(self.after_link_headers()?).ok().map(|bth| bth.pkey)
     }
 
+    /// The same without a look at the rest of the BTH, for every packet that is delivered.
+    #[inline]
+    pub fn pkey_bits(&self) -> Option<PKey> {
+        let bytes = self.after_link_headers()?.get(2..4)?;
+        Some(PKey(u16::from_be_bytes([bytes[0], bytes[1]])))
+    }
+
     /// BTH and what follows; `None` for a raw packet or one cut short.
     pub fn after_link_headers(&self) -> Option<&[u8]> {
         match self.lrh.lnh {

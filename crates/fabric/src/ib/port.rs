@@ -96,6 +96,8 @@ pub(super) struct Port {
     pub head_since: [SimTime; LANES],
     /// The sender of an adapter was refused and has not been told of room yet, by service level.
     pub refused: u16,
+    /// Its lamp is on (LedInfo).
+    pub led: bool,
 
     pub info: PortInfo,
     pub guids: [Guid; GUIDS],
@@ -132,6 +134,7 @@ impl Port {
             wake_at: None,
             head_since: [SimTime::ZERO; LANES],
             refused: 0,
+            led: false,
             info: first_info(number, in_switch),
             guids,
             pkeys,
@@ -273,7 +276,7 @@ fn vl_code(lanes: u8) -> u8 {
 
 /// What a port knows before a cable and a subnet manager tell it more.
 fn first_info(number: u8, in_switch: bool) -> PortInfo {
-    let mut capabilities = capability::EXTENDED_SPEEDS;
+    let mut capabilities = capability::EXTENDED_SPEEDS | capability::LED_INFO;
     if !in_switch || number == 0 {
         capabilities |= capability::TRAP | capability::SL_MAPPING | capability::SYSTEM_IMAGE_GUID;
     }

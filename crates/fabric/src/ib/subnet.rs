@@ -234,6 +234,7 @@ impl Subnet {
             Next::Refresh { port, epoch, vl } => self.refresh_credits(now, port, epoch, vl),
             Next::Wake { port } => self.wake(now, port),
             Next::Loopback { port, packet } => self.loop_back(now, port, packet),
+            Next::Sample { node } => self.take_sample(now, node),
             Next::Agent { node } => self.agent_timeout(now, node),
         }
     }

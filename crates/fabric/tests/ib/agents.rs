@@ -8,11 +8,13 @@ use everywire_fabric::ib::topology::Topology;
 use everywire_fabric::ib::{Event, LinkId, LinkParams, NodeId, PcapTap, PortId, Subnet, SubnetOptions};
 use everywire_wire::mad::{MadHeader, class, method, status};
 use everywire_wire::notice::{Notice, TrapLinkState, trap};
-use everywire_wire::perf::{self, PerfMad, PortCounters, PortCountersExtended};
+use everywire_wire::perf::{
+    self, PerfMad, PortCounters, PortCountersExtended, PortSamplesControl, PortSamplesResult, sample_select,
+};
 use everywire_wire::smp::codes::{node_type, physical_state, port_state};
 use everywire_wire::smp::{
-    MulticastForwardingTable, NodeDescription, NodeInfo, PKeyTable, PortInfo, SlToVl, Smp, SwitchInfo,
-    VlArbitration, attribute,
+    LedInfo, MulticastForwardingTable, NodeDescription, NodeInfo, PKeyTable, PortInfo, SlToVl, Smp,
+    SwitchInfo, VlArbitration, attribute,
 };
 use everywire_wire::{Gid, Guid, Lid, MAD_LEN, Mad, PKey};
 
@@ -327,6 +329,71 @@ fn counters_tell_what_passed_and_are_cleared_one_by_one() {
         let refused = perf(&mut subnet, &mut manager, own, lid, &get, false);
         assert_eq!(refused.header.status, status::INVALID_FIELD);
     }
+}
+
+#[test]
+fn a_sample_counts_what_passes_in_its_interval() {
+    let (base, shape) = (Instant::now(), Topology::ring(3).unwrap());
+    let mut subnet =
+        Subnet::of_shape(base, 3, SubnetOptions::default(), &shape, LinkParams::DEFAULT).unwrap();
+    let (mut manager, graph, _) = bring_up(&mut subnet, &shape, &RoutingEngine::MinHop, base);
+    let (own, other, switch) = (graph.endports[0].lid, graph.endports[1].lid, graph.switches[1].lid);
+    let control = |port_select, interval, first| {
+        let mut asked =
+            PortSamplesControl { port_select, sample_interval: interval, tag: 9, ..Default::default() };
+        asked.counter_select[..2].copy_from_slice(&[first, sample_select::XMIT_PACKETS]);
+        perf_mad(method::SET, perf::attribute::PORT_SAMPLES_CONTROL, |out| asked.emit(out))
+    };
+    for bad in [control(255, 10, 1), control(4, 10, 1), control(3, 10, 6)] {
+        let refused = perf(&mut subnet, &mut manager, own, switch, &bad, false);
+        assert_eq!(refused.header.status, status::INVALID_FIELD);
+    }
+    // A million ticks of 4 ns, by the port to the second host.
+    let set = control(3, 1_000_000, sample_select::XMIT_DATA);
+    let got =
+        PortSamplesControl::parse(&perf(&mut subnet, &mut manager, own, switch, &set, false).data).unwrap();
+    assert_eq!(
+        (got.sample_status, got.tag, got.counter_width, got.counter_masks0to9),
+        (1, 9, 4, 0x0924_8000)
+    );
+    // One that comes meanwhile changes nothing.
+    let again = control(1, 7, sample_select::RCV_DATA);
+    let got =
+        PortSamplesControl::parse(&perf(&mut subnet, &mut manager, own, switch, &again, false).data).unwrap();
+    assert_eq!((got.sample_status, got.sample_interval), (2, 1_000_000));
+    for psn in 0..10 {
+        subnet.send(manager.now, manager.port, write_packet(own, other, 0, psn, 100)).unwrap();
+    }
+    let get = perf_mad(method::GET, perf::attribute::PORT_SAMPLES_RESULT, |_| {});
+    while let Some(at) = subnet.poll_timeout() {
+        manager.now = at;
+        while subnet.poll(at).is_some() {}
+    }
+    // After the end, these count no more.
+    for psn in 0..5 {
+        subnet.send(manager.now, manager.port, write_packet(own, other, 0, psn, 100)).unwrap();
+    }
+    while let Some(at) = subnet.poll_timeout() {
+        manager.now = at;
+        while subnet.poll(at).is_some() {}
+    }
+    let got =
+        PortSamplesResult::parse(&perf(&mut subnet, &mut manager, own, switch, &get, false).data).unwrap();
+    assert_eq!((got.tag, got.sample_status), (9, 0));
+    // 35 words a packet, see above.
+    assert_eq!(got.counters[..3], [350, 10, 0]);
+}
+
+#[test]
+fn a_lamp_goes_on_and_off() {
+    let (mut subnet, _, mut manager) = ring();
+    let lamp = |data: [u8; 64]| LedInfo::parse(&data).unwrap().on;
+    assert!(!lamp(manager.get(&mut subnet, attribute::LED_INFO, 2, &[1])));
+    let on = emitted(|out| LedInfo { on: true, ..LedInfo::default() }.emit(out));
+    assert!(lamp(manager.set(&mut subnet, attribute::LED_INFO, 2, &[1], &on)));
+    assert!(lamp(manager.get(&mut subnet, attribute::LED_INFO, 2, &[1])));
+    assert!(!lamp(manager.get(&mut subnet, attribute::LED_INFO, 1, &[1])));
+    assert!(!lamp(manager.set(&mut subnet, attribute::LED_INFO, 2, &[1], &[0; 64])));
 }
 
 #[test]

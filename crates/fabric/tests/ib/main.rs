@@ -3,5 +3,6 @@
 mod agents;
 mod credits;
 mod data;
+mod keys;
 mod manager;
 mod traffic;

@@ -133,6 +133,8 @@ pub mod capability {
     pub const TRAP: u32 = 1 << 3;
     /// Has SLtoVL mapping.
     pub const SL_MAPPING: u32 = 1 << 6;
+    /// Has a lamp (LedInfo).
+    pub const LED_INFO: u32 = 1 << 9;
     /// Its subnet manager is disabled.
     pub const SM_DISABLED: u32 = 1 << 10;
     /// Has a system image GUID.

@@ -6,11 +6,13 @@
 
 mod pma;
 mod port_info;
+mod samples;
 mod set_port;
 mod sma;
 mod smi;
 mod tables;
 mod traps;
+mod violations;
 
 use everywire_wire::mad::{MadHeader, class, method, status};
 use everywire_wire::smp::{NodeDescription, Smp};
@@ -24,6 +26,7 @@ use super::subnet::{Event, Subnet};
 use crate::clock::SimTime;
 
 pub(super) use pma::Windows;
+pub use violations::{Violation, WrongKey};
 
 /// What the agents of a node keep.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub(super) struct AgentState {
     lease_ends: Option<SimTime>,
     /// By port number: what the performance counters were when they were cleared.
     windows: Vec<Windows>,
+    sample: samples::Sample,
 }
 
 impl AgentState {
@@ -43,6 +47,7 @@ impl AgentState {
             traps: traps::Traps::default(),
             lease_ends: None,
             windows: Vec::new(),
+            sample: samples::Sample::default(),
         }
     }
 
@@ -112,7 +117,7 @@ impl Subnet {
             return;
         }
         match smp.header.method {
-            method::TRAP_REPRESS => self.repress_trap(index, &smp),
+            method::TRAP_REPRESS => self.repressed(now, index, &smp, slid),
             _ if self.is_for_manager(index, &smp) => self.give_to_manager(now, index, &smp, slid),
             method::GET | method::SET => {
                 if let Some(response) = self.answer_smp(now, index, &smp, slid) {
@@ -164,7 +169,7 @@ impl Subnet {
         let packet = Packet::new(bytes.into(), lrh, now);
         let port = &mut self.ports[out as usize];
         if !port.is_up() || port.queues[usize::from(VL15)].len() >= super::hca::SEND_QUEUE {
-            port.counters.vl15_dropped += 1;
+            port.counters.xmit_discards += 1;
             return false;
         }
         let packet = self.packets.insert(packet);
@@ -185,10 +190,10 @@ impl Subnet {
         if route.qkey != QKey::GSI {
             let port = &mut self.ports[index as usize];
             port.counters.qp1_dropped += 1;
-            port.info.q_key_violations = port.info.q_key_violations.saturating_add(1);
+            self.key_violation(now, index, &Violation::of_route(WrongKey::QKey(route.qkey), &route));
             return true;
         }
-        let answer = if for_perf { self.answer_perf(index, &mad) } else { refused_class(&mad) };
+        let answer = if for_perf { self.answer_perf(now, index, &mad) } else { refused_class(&mad) };
         if let Some(answer) = answer {
             self.send_from_agent(now, index, route, &answer);
         }

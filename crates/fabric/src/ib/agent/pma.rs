@@ -10,6 +10,7 @@ use everywire_wire::perf::{
 use everywire_wire::sa::ClassPortInfo;
 use everywire_wire::{MAD_LEN, Mad};
 
+use crate::clock::SimTime;
 use crate::ib::counters::Counters;
 use crate::ib::subnet::Subnet;
 
@@ -18,7 +19,7 @@ const BASIC: usize = 17;
 /// Counters of PortCountersExtended, in the order of its select bits.
 const EXTENDED: usize = 8;
 /// Nanoseconds of a tick of PortXmitWait.
-const TICK_NS: u64 = 4;
+pub(super) const TICK_NS: u64 = 4;
 /// Longest time to an answer: 4.096 µs × 2^16, a quarter of a second.
 const RESP_TIME: u8 = 16;
 
@@ -31,7 +32,7 @@ pub(in crate::ib) struct Windows {
 
 impl Subnet {
     /// The answer to a performance management MAD that reached the node by the port `index`.
-    pub(super) fn answer_perf(&mut self, index: u32, mad: &Mad) -> Option<Mad> {
+    pub(super) fn answer_perf(&mut self, now: SimTime, index: u32, mad: &Mad) -> Option<Mad> {
         let request = PerfMad::parse(mad).ok()?;
         let mut answer = request;
         answer.header = MadHeader { method: method::GET_RESP, status: 0, ..request.header };
@@ -43,21 +44,34 @@ impl Subnet {
                 return Some(emitted(&answer));
             }
         };
-        answer.header.status = if request.header.base_version != 1
-            || request.header.class_version != CLASS_VERSION
-        {
-            status::BAD_VERSION
-        } else {
-            self.perf_attribute(index, set, request.header.attribute_id, &mut answer.data).err().unwrap_or(0)
-        };
+        answer.header.status =
+            if request.header.base_version != 1 || request.header.class_version != CLASS_VERSION {
+                status::BAD_VERSION
+            } else {
+                self.perf_attribute(now, index, set, request.header.attribute_id, &mut answer.data)
+                    .err()
+                    .unwrap_or(0)
+            };
         Some(emitted(&answer))
     }
 
-    fn perf_attribute(&mut self, index: u32, set: bool, id: u16, data: &mut [u8; 192]) -> Result<(), u16> {
+    fn perf_attribute(
+        &mut self,
+        now: SimTime,
+        index: u32,
+        set: bool,
+        id: u16,
+        data: &mut [u8; 192],
+    ) -> Result<(), u16> {
         match id {
             attribute::CLASS_PORT_INFO if !set => {
                 *data = [0; 192];
                 class_port_info().emit(data);
+                Ok(())
+            }
+            attribute::PORT_SAMPLES_CONTROL => self.samples_control(now, index, set, data),
+            attribute::PORT_SAMPLES_RESULT if !set => {
+                self.samples_result(index, data);
                 Ok(())
             }
             attribute::PORT_COUNTERS => {
@@ -93,7 +107,7 @@ impl Subnet {
     }
 
     /// Indices of the ports that a select names.
-    fn selected(&self, index: u32, select: u8) -> Result<Vec<u32>, u16> {
+    pub(super) fn selected(&self, index: u32, select: u8) -> Result<Vec<u32>, u16> {
         let node = self.node_of(index);
         let least = if node.switch().is_some() { 0 } else { 1 };
         match select {

@@ -10,7 +10,7 @@ use everywire_wire::Lid;
 use everywire_wire::mad::{method, status};
 use everywire_wire::notice::{Notice, TrapMKey, kind, trap};
 use everywire_wire::smp::codes::node_type;
-use everywire_wire::smp::{CLASS_VERSION, GuidInfo, NodeInfo, Smp, SwitchInfo, attribute};
+use everywire_wire::smp::{CLASS_VERSION, GuidInfo, LedInfo, NodeInfo, Smp, SwitchInfo, attribute};
 
 use crate::clock::SimTime;
 use crate::ib::config::PortId;
@@ -97,6 +97,7 @@ impl Subnet {
             attribute::PKEY_TABLE => self.pkey_table(request),
             attribute::SL_TO_VL => self.sl_to_vl(request),
             attribute::VL_ARBITRATION => self.vl_arbitration(request),
+            attribute::LED_INFO => self.led_info(request),
             attribute::LINEAR_FORWARDING_TABLE => self.linear_table(request),
             attribute::MULTICAST_FORWARDING_TABLE => self.multicast_table(request),
             _ => Err(status::UNSUPPORTED_METHOD_ATTRIBUTE),
@@ -121,6 +122,14 @@ impl Subnet {
             (false, 0) => Ok(true),
             (false, 1) => Ok(false),
             _ => Err(()),
+        }
+    }
+
+    /// TrapRepress is protected as a Set is (IBTA §14.2.4.2).
+    pub(super) fn repressed(&mut self, now: SimTime, index: u32, smp: &Smp, slid: Lid) {
+        match self.check_m_key(now, index, smp, true) {
+            Ok(_) => self.repress_trap(index, smp),
+            Err(()) => self.m_key_violation(now, index, smp, slid),
         }
     }
 
@@ -217,6 +226,16 @@ impl Subnet {
             info.port_state_change &= !asked.port_state_change;
         }
         let info = switch.info;
+        Ok(padded(|out| info.emit(out)))
+    }
+
+    fn led_info(&mut self, request: &Request) -> Result<[u8; 64], Refusal> {
+        let index = self.port_by_modifier(request, request.modifier & 0xff)?;
+        let port = &mut self.ports[index as usize];
+        if request.set {
+            port.led = LedInfo::parse(&request.data).map_err(|_| status::INVALID_FIELD)?.on;
+        }
+        let info = LedInfo { on: port.led, ..LedInfo::default() };
         Ok(padded(|out| info.emit(out)))
     }
 

@@ -4,7 +4,7 @@
 //! port knows its own LID and the manager's. Repetition ends after [`MAX_SENDS`] too, so that a subnet without a manager
 //! comes to rest.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use everywire_wire::mad::method;
 use everywire_wire::notice::{
@@ -16,6 +16,7 @@ use everywire_wire::{Bth, Deth, Qpn};
 use crate::clock::SimTime;
 use crate::ib::events::Next;
 use crate::ib::mad_packet::MadRoute;
+use crate::ib::port::Port;
 use crate::ib::subnet::Subnet;
 
 /// Traps of a node that wait for their TrapRepress; the oldest makes room.
@@ -31,6 +32,8 @@ const LEAST_INTERVAL_NS: u64 = 1_000_000;
 pub(super) struct Traps {
     pending: VecDeque<Pending>,
     transaction: u64,
+    /// By port and number: when a trap about a wrong key may follow the last.
+    next_about_keys: BTreeMap<(u32, u16), SimTime>,
 }
 
 #[derive(Debug)]
@@ -41,6 +44,11 @@ struct Pending {
     transaction: u64,
     sends_left: u32,
     next_at: SimTime,
+}
+
+/// Nanoseconds until a trap of a port is sent again.
+fn repeat_after(port: &Port) -> u64 {
+    (TIMEOUT_UNIT_NS << port.info.subnet_timeout).max(LEAST_INTERVAL_NS)
 }
 
 impl Subnet {
@@ -65,6 +73,20 @@ impl Subnet {
         self.agent_timeout(now, node);
     }
 
+    /// Queues a trap about a wrong key, unless one of its kind was raised within the time in which traps are repeated: who
+    /// sends many such packets causes no flood of traps (IBTA §13.4.9).
+    pub(super) fn raise_key_trap(&mut self, now: SimTime, index: u32, notice: Notice) {
+        let interval = repeat_after(&self.ports[index as usize]);
+        let node = self.ports[index as usize].node as usize;
+        let next = &mut self.nodes[node].agent.traps.next_about_keys;
+        let key = (index, notice.trap_number);
+        if next.get(&key).is_some_and(|at| *at > now) {
+            return;
+        }
+        next.insert(key, SimTime::from_nanos(now.as_nanos() + interval));
+        self.raise_trap(now, index, notice);
+    }
+
     /// Sends the traps of a node that are due.
     pub(in crate::ib) fn agent_timeout(&mut self, now: SimTime, node: u32) {
         if !self.nodes[node as usize].powered {
@@ -74,8 +96,7 @@ impl Subnet {
         let mut next = None;
         for trap in &mut self.nodes[node as usize].agent.traps.pending {
             if trap.next_at <= now {
-                let timeout = self.ports[trap.index as usize].info.subnet_timeout;
-                let interval = (TIMEOUT_UNIT_NS << timeout).max(LEAST_INTERVAL_NS);
+                let interval = repeat_after(&self.ports[trap.index as usize]);
                 trap.sends_left -= 1;
                 trap.next_at = SimTime::from_nanos(now.as_nanos() + interval);
                 due.push((trap.index, trap.notice, trap.transaction));
@@ -187,7 +208,7 @@ impl Subnet {
         };
         let mut notice = Notice::generic(kind::SECURITY, self.producer(index), trap::SWITCH_BAD_P_KEY, lid);
         details.emit(&mut notice.details);
-        self.raise_trap(now, own, notice);
+        self.raise_key_trap(now, own, notice);
     }
 
     /// Traps of a node that are sent again until a subnet manager represses them.
