@@ -205,7 +205,7 @@ target!(iwarp_start, start_seeds(), |bytes| {
             }
         }
     }
-    responder.closed();
-    initiator.closed();
+    responder.closed(None);
+    initiator.closed(None);
     assert_eq!((responder.poll_timeout(), initiator.poll_timeout()), (None, None));
 });

@@ -1,5 +1,7 @@
 //! Targets for everything that `everywire-wire` parses: no bytes make it panic, and what parses re-emits bit for bit.
 
+use std::net::IpAddr;
+
 use everywire_fuzz::{captures, target};
 use everywire_wire::cm::{self, CmMad};
 use everywire_wire::ddp::DdpHeader;
@@ -15,6 +17,7 @@ use everywire_wire::perf::{PerfMad, PortCounters, PortCountersExtended};
 use everywire_wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest, Terminate};
 use everywire_wire::sa::{self, Record, SaMad};
 use everywire_wire::smp::{self, Smp};
+use everywire_wire::tcp::TcpHeader;
 use everywire_wire::udp::UdpHeader;
 use everywire_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HiddenId, IcrcHasher, IcrcV4, Ieth, ImmDt, Reth, RocePacket,
@@ -58,6 +61,21 @@ target!(ip, from(14, captures::frames()), |bytes| re_emits!(bytes, IpHeader, v =
 target!(ipv4, from(14, captures::frames()), |bytes| re_emits!(bytes, Ipv4Header));
 target!(ipv6, from(14, captures::frames()), |bytes| re_emits!(bytes, Ipv6Header));
 target!(udp, from(34, captures::frames()), |bytes| re_emits!(bytes, UdpHeader));
+target!(tcp, from(34, captures::frames()), |bytes| {
+    if let Ok(header) = TcpHeader::parse(bytes) {
+        let mut out = [0xa5; 64];
+        header.emit(&mut out);
+        // Options and the reserved bits (RFC 9293 §3.1) are not kept.
+        let mut want = bytes[..TcpHeader::LEN].to_vec();
+        want[12] &= 0xf0;
+        assert_eq!(out[..TcpHeader::LEN], want);
+        assert!(out[TcpHeader::LEN..].iter().all(|b| *b == 0xa5), "wrote past its end");
+        let len = usize::from(header.header_len);
+        assert!((TcpHeader::LEN..=bytes.len()).contains(&len) && len % 4 == 0);
+        let (src, dst) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        let _ = header.expected_checksum(src, dst, &bytes[len..]);
+    }
+});
 target!(grh, from(14, captures::frames()), |bytes| re_emits!(bytes, Grh));
 
 target!(udp_frame, captures::frames(), |bytes| {

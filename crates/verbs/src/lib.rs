@@ -85,7 +85,7 @@ pub use everywire_transport::ib::{
     Completion, Counter, CqId, LocalRoute, Path, PathLink, PostError, QpAttr, QpCaps, QpEvent, QpState,
     QpType, RecvWr, Remote, SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
 };
-pub use everywire_transport::iwarp::{ConnId, Piece, Rtr, StreamBurst};
+pub use everywire_transport::iwarp::{ConnId, Piece, Rtr, StreamBurst, StreamFault};
 pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};
 pub use everywire_wire::cm::{RejReason, SidrStatus};
 pub use everywire_wire::{Gid, Guid, LKey, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey};

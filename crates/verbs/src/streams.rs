@@ -185,33 +185,45 @@ impl State {
                 self.streams.remove(conn).map(|stream| self.mpa_ended(stream.key, None));
             }
             Phase::Running(slot) => {
-                self.with_slot(slot, |qp, core| {
-                    if let Some(qp) = qp.iwarp() {
-                        qp.stream_event(core, now, StreamEvent::Eof);
-                    }
-                });
+                self.stream_ended(now, conn, slot, StreamEvent::Eof);
                 self.stream_close(now, conn);
             }
             Phase::Dialling(_) | Phase::Starting(_) => {
                 self.mpa_cut_short(now, conn, None);
-                self.stream_reset(conn);
+                match self.streams.get_mut(conn).map(|stream| &stream.phase) {
+                    // Start-up was done but for the pause: the connection was up for no time.
+                    Some(Phase::Running(_)) => self.stream_eof(now, conn),
+                    _ => self.stream_reset(conn),
+                }
             }
+        }
+    }
+
+    /// The queue pair in `slot` hears of the end of its stream, and what is wrong with it goes to the program.
+    fn stream_ended(&mut self, now: Instant, conn: ConnId, slot: u32, event: StreamEvent) {
+        let fault = self.with_slot(slot, |qp, core| {
+            let qp = qp.iwarp()?;
+            qp.stream_event(core, now, event);
+            qp.fault()
+        });
+        if let Some(fault) = fault.flatten()
+            && let Some(stream) = self.streams.get_mut(conn)
+        {
+            let key = stream.key;
+            self.mpa_broken(key, Some(fault));
         }
     }
 
     /// It is gone.
     fn stream_lost(&mut self, now: Instant, conn: ConnId, error: StreamError) {
         let Some(stream) = self.streams.get_mut(conn) else { return };
-        match stream.phase {
-            Phase::Running(slot) => {
-                self.with_slot(slot, |qp, core| {
-                    if let Some(qp) = qp.iwarp() {
-                        qp.stream_event(core, now, StreamEvent::Reset);
-                    }
-                });
-            }
-            Phase::Dialling(_) | Phase::Starting(_) => self.mpa_cut_short(now, conn, Some(error)),
-            Phase::Closing => {}
+        if matches!(stream.phase, Phase::Dialling(_) | Phase::Starting(_)) {
+            self.mpa_cut_short(now, conn, Some(error));
+        }
+        if let Some(stream) = self.streams.get_mut(conn)
+            && let Phase::Running(slot) = stream.phase
+        {
+            self.stream_ended(now, conn, slot, StreamEvent::Reset);
         }
         self.streams.remove(conn).map(|stream| self.mpa_ended(stream.key, Some(error)));
     }
@@ -267,11 +279,12 @@ impl State {
 
     fn stream_closes(&mut self, now: Instant) {
         while let Some((slot, close)) = self.streams.closes.pop() {
-            let Some(conn) = self.qps.at(slot).and_then(|entry| entry.qp.iwarp()?.conn()) else { continue };
+            let Some(qp) = self.qps.at(slot).and_then(|entry| entry.qp.iwarp()) else { continue };
+            let (Some(conn), fault) = (qp.conn(), qp.fault()) else { continue };
             let Some(stream) = self.streams.get_mut(conn) else { continue };
             let key = stream.key;
             let leaving = key.is_some_and(|key| self.cm_is_leaving(key));
-            self.mpa_broken(key);
+            self.mpa_broken(key, fault);
             match close {
                 // What was completed must arrive, also where the program has ended its queue pair.
                 Close::Abort if !leaving => self.stream_reset(conn),

@@ -12,7 +12,7 @@ use everywire_wire::rdmap::{LlpError, RdmapOpcode, ReadRequest, TermError, Termi
 
 use super::burst::StreamBurst;
 use super::fault::{Refusal, status_of};
-use super::params::{Close, StreamParams};
+use super::params::{Close, StreamFault, StreamParams};
 use super::qp::Qp;
 use super::requester::{Blamed, untagged};
 use super::tx::{Source, Tx};
@@ -120,6 +120,7 @@ impl Qp {
         }
         env.event(self.qpn(), QpEvent::Fatal);
         let term = Terminate::new(TermError::LOCAL_CATASTROPHIC);
+        self.fault.get_or_insert(StreamFault::Ours(term.error));
         if self.shared.stream.is_some() && self.tx.in_flight() == 0 {
             self.ending.stage = Stage::Terminate(Box::new(term));
         } else {
@@ -192,6 +193,7 @@ impl Qp {
     }
 
     fn terminate<E: QpEnv>(&mut self, env: &mut E, now: Instant, term: Terminate, blamed: Option<Blamed>) {
+        self.fault.get_or_insert(StreamFault::Ours(term.error));
         self.ending.stage = Stage::Terminate(Box::new(term));
         self.ending.deadline = now.checked_add(TERMINATE_TIMEOUT);
         self.enter_err(env, blamed);
@@ -201,6 +203,7 @@ impl Qp {
     pub(super) fn terminated<E: QpEnv>(&mut self, env: &mut E, _now: Instant, payload: &[u8]) {
         let unknown = Terminate::new(TermError::LOCAL_CATASTROPHIC);
         let term = Terminate::parse(payload).unwrap_or(unknown);
+        self.fault.get_or_insert(StreamFault::Peers(term.error));
         let blamed = self.requester.blame(&term, status_of(&term));
         if blamed.is_none() {
             env.event(self.qpn(), QpEvent::Fatal);
@@ -222,6 +225,10 @@ impl Qp {
             self.ending.finish(close);
         }
         if self.shared.stream.is_some() && self.shared.state.receives() {
+            let amid = self.responder.is_amid_message() || self.requester.is_amid_answer();
+            if !gone && (amid || !self.rx.partial.is_empty()) {
+                self.fault.get_or_insert(StreamFault::CutShort);
+            }
             self.enter_err(env, None);
         }
     }

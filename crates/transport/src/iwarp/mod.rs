@@ -11,6 +11,7 @@ mod inbound;
 pub mod params;
 pub mod post;
 pub mod qp;
+mod refusal;
 mod requester;
 mod responder;
 mod rx;
@@ -19,8 +20,9 @@ mod state;
 pub mod tx;
 
 pub use burst::{Piece, StreamBurst};
-pub use params::{Close, ConnId, IwarpConfig, LARGE_ULPDU, Rtr, StreamEvent, StreamParams};
+pub use params::{Close, ConnId, IwarpConfig, LARGE_ULPDU, Rtr, StreamEvent, StreamFault, StreamParams};
 pub use qp::Qp;
+pub(crate) use refusal::refusal;
 
 #[cfg(test)]
 mod tests;

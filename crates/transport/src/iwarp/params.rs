@@ -3,6 +3,8 @@
 //! Read RFC 5044 §7 (what start-up agrees on) and RFC 6581 first. The values come from the start-up in `cm::iwarp`; this file
 //! only names them and their limits.
 
+use everywire_wire::rdmap::TermError;
+
 use crate::ib::attr::MAX_RD_ATOMIC;
 
 /// A TCP connection of one device.
@@ -93,4 +95,18 @@ pub enum Close {
     Graceful,
     /// With a RST.
     Abort,
+}
+
+/// Why a stream has not ended in good order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum StreamFault {
+    /// We found an error; the TERMINATE message says so to the peer.
+    #[error("terminated by this side: {0}")]
+    Ours(TermError),
+    /// The peer's TERMINATE message.
+    #[error("terminated by the peer: {0}")]
+    Peers(TermError),
+    /// The peer's FIN came before the last byte of what it had begun.
+    #[error("the peer ended its stream in the middle of an FPDU or a message")]
+    CutShort,
 }

@@ -12,7 +12,7 @@ use everywire_wire::Qpn;
 
 use super::burst::StreamBurst;
 use super::ending::Ending;
-use super::params::{Close, ConnId, IwarpConfig, StreamEvent, StreamParams};
+use super::params::{Close, ConnId, IwarpConfig, StreamEvent, StreamFault, StreamParams};
 use super::post::check_send;
 use super::requester::{Requester, Step};
 use super::responder::Responder;
@@ -47,6 +47,7 @@ pub struct Qp {
     pub(super) heard: bool,
     turn: Turn,
     pub(super) conn: Option<ConnId>,
+    pub(super) fault: Option<StreamFault>,
 }
 
 impl Qp {
@@ -64,6 +65,7 @@ impl Qp {
             heard: false,
             turn: Turn::default(),
             conn: None,
+            fault: None,
         }
     }
 
@@ -90,6 +92,11 @@ impl Qp {
     /// The connection that it was last started on: the one that [`Qp::poll_close`] speaks of, also after RESET.
     pub fn conn(&self) -> Option<ConnId> {
         self.conn
+    }
+
+    /// Why its stream has not ended in good order; `None` as long as nothing is wrong.
+    pub fn fault(&self) -> Option<StreamFault> {
+        self.fault
     }
 
     /// Every attribute that iWARP has, and the state.
@@ -166,6 +173,7 @@ impl Qp {
         // RFC 5044 §7.1: the responder sends no FPDU before it has received one.
         self.heard = params.initiator;
         self.ending = Ending::default();
+        self.fault = None;
         self.requester.start(params.rtr.filter(|_| params.initiator));
         self.conn = Some(params.conn);
         self.shared.stream = Some(params);

@@ -133,6 +133,11 @@ impl Requester {
         self.offset > 0 || self.owes_immediate
     }
 
+    /// Whether a READ's answer has begun to arrive and is not complete.
+    pub(super) fn is_amid_answer(&self) -> bool {
+        self.landed > 0
+    }
+
     pub(super) fn is_drained(&self) -> bool {
         self.drained
     }

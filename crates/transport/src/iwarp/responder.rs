@@ -88,7 +88,12 @@ impl Responder {
 
     /// Whether a message is under way in either direction.
     pub(super) fn is_busy(&self) -> bool {
-        self.landing.is_some() || self.write_open || !self.answers.is_empty()
+        self.is_amid_message() || !self.answers.is_empty()
+    }
+
+    /// Whether a message of the peer's has begun to arrive and is not complete.
+    pub(super) fn is_amid_message(&self) -> bool {
+        self.landing.is_some() || self.write_open
     }
 
     /// RFC 5041 §5.3: MSNs of a queue come one by one, and so do the offsets of a message.

@@ -13,6 +13,7 @@ use crate::config::DeviceConfig;
 use crate::error::VerbsError;
 use crate::route::RouteError;
 use crate::stream::StreamError;
+use everywire_transport::iwarp::StreamFault;
 
 /// What was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -215,7 +216,7 @@ impl CmError {
             CmErrorKind::Unreachable | CmErrorKind::Route(_) => 113,
             CmErrorKind::Stream(error) => error.errno(),
             CmErrorKind::Mpa(Failure::Timeout { .. }) => 110,
-            CmErrorKind::Mpa(Failure::Closed { .. }) => 104,
+            CmErrorKind::Mpa(Failure::Closed { cause, .. }) => cause.map_or(104, StreamError::errno),
             CmErrorKind::Mpa(_) => 71,
             CmErrorKind::MpaRefused(_) => 22,
             CmErrorKind::Superseded | CmErrorKind::Closed(_) => 104,
@@ -278,8 +279,9 @@ pub enum DisconnectReason {
     Rejected(RejReason),
     /// The TCP connection below it is gone.
     Stream(StreamError),
-    /// A TERMINATE message ended it, of this side or of the peer (RFC 5040 §4.8); completions and events say more.
-    Terminated,
+    /// The stream below it did not end in good order: a TERMINATE message of either side (RFC 5040 §4.8), or a FIN amid a
+    /// message.
+    Broken(StreamFault),
 }
 
 impl DisconnectReason {
@@ -311,7 +313,7 @@ impl fmt::Display for DisconnectReason {
             DisconnectReason::Stale => f.write_str("the peer was restarted"),
             DisconnectReason::Rejected(reason) => write!(f, "the peer rejected it: {reason}"),
             DisconnectReason::Stream(error) => write!(f, "{error}"),
-            DisconnectReason::Terminated => f.write_str("terminated for an error of either side"),
+            DisconnectReason::Broken(fault) => write!(f, "{fault}"),
         }
     }
 }

@@ -13,7 +13,7 @@ use everywire_transport::cm::iwarp::{
     RtrSet,
 };
 use everywire_transport::ib::QpType;
-use everywire_transport::iwarp::{ConnId, LARGE_ULPDU, Rtr};
+use everywire_transport::iwarp::{ConnId, LARGE_ULPDU, Rtr, StreamFault};
 use everywire_wire::cm::RejReason;
 use everywire_wire::mpa;
 
@@ -236,7 +236,7 @@ impl State {
         let Some(stream) = self.streams.get_mut(conn) else { return };
         match &mut stream.phase {
             Phase::Starting(starting) => {
-                starting.closed();
+                starting.closed(error);
                 self.mpa_settle(now, conn);
             }
             Phase::Dialling(_) => {
@@ -356,11 +356,12 @@ impl State {
         self.cm_end(key, End::Closed(reason));
     }
 
-    /// A queue pair has ended its stream for an error of its own or of its peer.
-    pub(crate) fn mpa_broken(&mut self, key: Option<Key>) {
+    /// A queue pair has ended its stream, for an error of its own or of its peer if it says so.
+    pub(crate) fn mpa_broken(&mut self, key: Option<Key>, fault: Option<StreamFault>) {
         let Some(key) = key else { return };
         if self.cm.records.get(key).is_some_and(|record| !record.leaving) {
-            self.cm_end(key, End::Closed(DisconnectReason::Terminated));
+            let reason = fault.map_or(DisconnectReason::Local, DisconnectReason::Broken);
+            self.cm_end(key, End::Closed(reason));
         }
     }
 

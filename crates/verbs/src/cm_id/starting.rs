@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use everywire_transport::cm::iwarp::{Initiator, MpaEvent, Responder};
+use everywire_transport::cm::iwarp::{Initiator, MpaEvent, Responder, StreamError};
 
 use super::ListenerId;
 
@@ -49,10 +49,11 @@ impl Starting {
         }
     }
 
-    pub(super) fn closed(&mut self) {
+    /// By the peer's FIN, or for what TCP says.
+    pub(super) fn closed(&mut self, cause: Option<StreamError>) {
         match self {
-            Starting::Asking { mpa, .. } => mpa.closed(),
-            Starting::Answering { mpa, .. } => mpa.closed(),
+            Starting::Asking { mpa, .. } => mpa.closed(cause),
+            Starting::Answering { mpa, .. } => mpa.closed(cause),
         }
     }
 

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use everywire_wire::mpa::{Enhanced, StartFrame, StartKind};
 
 use super::types::{Agreed, Failure, InitiatorConfig, MAX_PRIVATE_DATA, MpaError, MpaEvent, RtrSet};
-use super::{block_of, rtr_set, take_frame};
+use super::{StreamError, block_of, rtr_set, take_frame};
+use crate::iwarp::refusal;
 
 /// One start-up, from the side that begins it.
 #[derive(Debug)]
 pub struct Initiator {
     config: InitiatorConfig,
-    request: Option<Vec<u8>>,
+    /// The request, or the last word.
+    out: Option<Vec<u8>>,
     partial: Vec<u8>,
     event: Option<MpaEvent>,
     /// What was agreed on, until the pause is over.
@@ -33,9 +35,9 @@ impl Initiator {
         if config.peer_to_peer.is_some() && !config.enhanced {
             return Err(MpaError::NeedsEnhanced);
         }
-        let request = Some(request_of(&config));
+        let out = Some(request_of(&config));
         let deadline = now.checked_add(config.timeout);
-        Ok(Initiator { config, request, partial: Vec::new(), event: None, held: None, deadline })
+        Ok(Initiator { config, out, partial: Vec::new(), event: None, held: None, deadline })
     }
 
     /// Bytes from the peer. Gives how many belong to the start-up; the others are the queue pair's.
@@ -68,17 +70,21 @@ impl Initiator {
         }
     }
 
-    /// The connection ended, by a FIN or a RST.
-    pub fn closed(&mut self) {
+    /// The connection ended: by the peer's FIN, or for what TCP says.
+    pub fn closed(&mut self, cause: Option<StreamError>) {
+        if let Some(event) = self.held.take() {
+            // Start-up was done: it is the connection that has ended, as whoever has it is told next.
+            self.finish(event);
+        }
         if !self.is_done() {
-            let enhanced = self.config.enhanced;
-            self.finish(MpaEvent::Failed(Failure::Closed { what: "MPA reply", enhanced }));
+            let older = self.config.enhanced && self.partial.is_empty() && cause.is_none();
+            self.finish(MpaEvent::Failed(Failure::Closed { what: "MPA reply", cause, older }));
         }
     }
 
     /// Bytes to send.
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
-        self.request.take()
+        self.out.take()
     }
 
     /// What happened.
@@ -112,7 +118,7 @@ impl Initiator {
         self.event = Some(event);
     }
 
-    fn judge(&self) -> Result<MpaEvent, Failure> {
+    fn judge(&mut self) -> Result<MpaEvent, Failure> {
         let frame = StartFrame::parse(StartKind::Reply, &self.partial)?;
         if frame.revision == 0 || frame.revision > 2 {
             return Err(Failure::Revision { revision: frame.revision });
@@ -137,8 +143,12 @@ impl Initiator {
             initiator: true,
             rtr: None,
         };
-        if let (true, Some(block)) = (self.config.enhanced, block) {
-            self.settle(&mut agreed, &block)?;
+        if let (true, Some(block)) = (self.config.enhanced, block)
+            && let Err(failure) = self.settle(&mut agreed, &block)
+        {
+            // RFC 6581 §9: the responder, which believes it is connected, is told by a TERMINATE message.
+            self.out = failure.llp_error().map(|error| refusal(agreed.crc, agreed.markers_send, error));
+            return Err(failure);
         }
         Ok(MpaEvent::Accepted(agreed))
     }

@@ -6,10 +6,12 @@
 
 mod initiator;
 mod responder;
+mod stream_error;
 pub mod types;
 
 pub use initiator::Initiator;
 pub use responder::Responder;
+pub use stream_error::StreamError;
 pub use types::{
     AcceptParams, Agreed, Blame, Failure, InitiatorConfig, MpaError, MpaEvent, Request, ResponderConfig,
     RtrSet,

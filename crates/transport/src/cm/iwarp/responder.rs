@@ -12,7 +12,7 @@ use super::initiator::split;
 use super::types::{
     AcceptParams, Agreed, Failure, MAX_PRIVATE_DATA, MpaError, MpaEvent, Request, ResponderConfig, RtrSet,
 };
-use super::{block_of, rtr_set, take_frame};
+use super::{StreamError, block_of, rtr_set, take_frame};
 use crate::iwarp::{Rtr, StreamParams};
 
 #[derive(Debug)]
@@ -188,10 +188,10 @@ impl Responder {
         out
     }
 
-    /// The connection ended, by a FIN or a RST.
-    pub fn closed(&mut self) {
+    /// The connection ended: by the peer's FIN, or for what TCP says.
+    pub fn closed(&mut self, cause: Option<StreamError>) {
         if !matches!(self.state, State::Done) {
-            self.finish(MpaEvent::Failed(Failure::Closed { what: "MPA request", enhanced: false }));
+            self.finish(MpaEvent::Failed(Failure::Closed { what: "MPA request", cause, older: false }));
         }
     }
 

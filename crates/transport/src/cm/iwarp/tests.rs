@@ -230,10 +230,73 @@ fn only_revision_1_at_the_peer() {
     let downgraded = failure(from.poll_event());
     assert_eq!(downgraded, Failure::Downgraded { revision: 1 });
     let mut from = initiator(InitiatorConfig::default());
-    from.closed();
+    from.closed(None);
     let closed = failure(from.poll_event());
     assert!(downgraded.try_revision_1() && closed.try_revision_1());
     assert_eq!((downgraded.blame(), closed.blame()), (Blame::PeerIncompatible, Blame::Connection));
+    // A reset says nothing of revisions, nor does an end amid the reply, nor an end of what was asked in revision 1.
+    for (enhanced, said, cause) in [
+        (true, 0, Some(StreamError::Reset)),
+        (true, 17, None),
+        (false, 0, None),
+        (true, 0, Some(StreamError::TimedOut)),
+    ] {
+        let mut from = initiator(InitiatorConfig { enhanced, ..InitiatorConfig::default() });
+        from.handle_stream(now, &hex(REPLY)[..said]);
+        from.closed(cause);
+        let closed = failure(from.poll_event());
+        assert!(!closed.try_revision_1(), "{closed}");
+        let words = cause.map_or(String::from("the peer closed"), |cause| cause.to_string());
+        assert!(closed.to_string().contains(&words), "{closed}");
+    }
+}
+
+/// The end that comes within the pause is the connection's, not the start-up's.
+#[test]
+fn an_end_within_the_pause() {
+    let now = Instant::now();
+    for cause in [None, Some(StreamError::Reset)] {
+        let config = InitiatorConfig { pause: Duration::from_millis(5), ..InitiatorConfig::default() };
+        let mut from = initiator(config);
+        from.handle_stream(now, &hex(REPLY));
+        assert_eq!(from.poll_event(), None);
+        from.closed(cause);
+        agreed(from.poll_event());
+        assert_eq!(from.poll_timeout(), None);
+    }
+}
+
+/// RFC 6581 §9: the responder, which has accepted, is told by a TERMINATE message of layer 2 why nothing comes of it. Its DDP
+/// header is for queue 2, its code 6 or 7 (RFC 6581 §10); the marker is RFC 5044 §4.3's.
+#[test]
+fn what_the_initiator_cannot_live_with_is_said() {
+    let now = Instant::now();
+    let rows = [
+        // R and C, then IRD 4 with no flag, ORD 9.
+        (None, [0x00, 0x04, 0x00, 0x09], 6),
+        // A and the SEND bit with IRD 4, ORD 4: we have offered a WRITE.
+        (Some(RtrSet::WRITE), [0xc0, 0x04, 0x00, 0x04], 7),
+    ];
+    for (peer_to_peer, block, code) in rows {
+        for (flags, marker) in [(0x50_u8, 0), (0xd0, 4)] {
+            let config = InitiatorConfig { peer_to_peer, ird: 4, ord: 4, ..InitiatorConfig::default() };
+            let mut from = initiator(config);
+            from.poll_transmit().unwrap();
+            let mut reply = b"MPA ID Rep Frame".to_vec();
+            reply.extend([flags, 2, 0, 4]);
+            reply.extend(block);
+            from.handle_stream(now, &reply);
+            failure(from.poll_event());
+            let last = from.poll_transmit().expect("a last word");
+            assert_eq!(last[..marker], [0; 4][..marker]);
+            let body = [
+                &[0, 22, 0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0][..],
+                &[0x20, code, 0, 0],
+            ];
+            assert_eq!(last[marker..last.len() - 4], body.concat());
+            assert_eq!(last[last.len() - 4..], everywire_wire::mpa::crc32c(&last[..last.len() - 4]));
+        }
+    }
 }
 
 #[test]
@@ -270,7 +333,7 @@ fn garbage() {
                 let mut to = responder();
                 let taken = to.handle_stream(now, &bad[..cut]);
                 to.handle_stream(now, &bad[taken.min(cut)..]);
-                to.closed();
+                to.closed(None);
                 if at < 16 && value != good[at] {
                     assert!(matches!(failure(to.poll_event()), Failure::Frame(_)));
                 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use bitflags::bitflags;
 use everywire_wire::WireError;
 use everywire_wire::mpa::{Enhanced, StartFrame};
+use everywire_wire::rdmap::LlpError;
 
+use super::stream_error::StreamError;
 use crate::iwarp::{ConnId, Rtr, StreamParams};
 
 /// How long a start-up may take on the peer's side, unless configured: Linux siw waits as long.
@@ -236,13 +238,19 @@ pub enum Failure {
         timeout: Duration,
     },
     /// The stream ended first.
-    #[error("the connection ended before the {what}")]
+    #[error("no whole {what}: {}", ended(*.cause))]
     Closed {
         /// "MPA request" or "MPA reply".
         what: &'static str,
-        /// The request was of revision 2: a peer that speaks revision 1 only may close without a word.
-        enhanced: bool,
+        /// `None`: by the peer's FIN. Else what TCP says.
+        cause: Option<StreamError>,
+        /// So ends who speaks revision 1 only: with a FIN and without a word to a request of revision 2.
+        older: bool,
     },
+}
+
+fn ended(cause: Option<StreamError>) -> String {
+    cause.map_or_else(|| String::from("the peer closed the TCP connection"), |error| error.to_string())
 }
 
 impl Failure {
@@ -258,10 +266,19 @@ impl Failure {
         }
     }
 
+    /// What the responder is told of a reply that the initiator cannot live with.
+    pub(super) fn llp_error(&self) -> Option<LlpError> {
+        match self {
+            Failure::InsufficientIrd { .. } => Some(LlpError::InsufficientIrd),
+            Failure::NoMatchingRtr => Some(LlpError::NoMatchingRtr),
+            _ => None,
+        }
+    }
+
     /// Whether a peer that speaks only revision 1 of MPA behaves like this: a new connection with
     /// [`InitiatorConfig::enhanced`] off may succeed.
     pub fn try_revision_1(&self) -> bool {
-        matches!(self, Failure::Downgraded { .. } | Failure::Closed { enhanced: true, .. })
+        matches!(self, Failure::Downgraded { .. } | Failure::Closed { older: true, .. })
     }
 }
 

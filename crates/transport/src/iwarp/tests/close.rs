@@ -1,6 +1,7 @@
 //! The end of a connection in good order and otherwise: nothing is lost, everything posted completes once.
 
 use super::*;
+use crate::iwarp::StreamFault;
 use crate::iwarp::ending::{CLOSE_TIMEOUT, TERMINATE_TIMEOUT};
 
 /// `disconnect` finishes what was posted, and no more.
@@ -27,6 +28,22 @@ fn disconnect_finishes_first() {
     assert_eq!(bench.nodes.each_ref().map(|n| n.qp.state()), [QpState::Err; 2]);
     assert!(bench.nodes[0].env.events.is_empty());
     bench.assert_idle();
+}
+
+/// A FIN between two FPDUs of one message cuts it short; between two messages it is in order.
+#[test]
+fn the_peer_ends_amid_a_message() {
+    let ends = |first: &[u8]| {
+        let mut bench = Bench::new(Setup::default());
+        bench.nodes[1].recv(1, 0, 100);
+        bench.deliver(1, &frame(first));
+        bench.event(1, StreamEvent::Eof);
+        bench.nodes[1].qp.fault()
+    };
+    // RFC 5041 §4.2: untagged, with the L bit (0x40) and without; a SEND (RFC 5040 §4.3) of MSN 1 with one byte.
+    let send = |control| [control, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 7];
+    assert_eq!(ends(&send(0x41)), None);
+    assert_eq!(ends(&send(0x01)), Some(StreamFault::CutShort));
 }
 
 #[test]
@@ -144,6 +161,8 @@ fn the_stream_ends_or_breaks() {
         assert_eq!(node.sent(), [(1, WcStatus::WrFlushErr)]);
         assert_eq!(node.received(), [(9, WcStatus::WrFlushErr)]);
         assert_eq!(node.qp.state(), QpState::Err);
+        let amid = (event == StreamEvent::Eof).then_some(StreamFault::CutShort);
+        assert_eq!(node.qp.fault(), amid, "a FIN amid an FPDU is no good end");
         let close = (event == StreamEvent::Eof).then_some(Close::Graceful);
         assert_eq!(node.qp.poll_close(), close);
         assert_eq!(node.qp.rx.partial.capacity(), 0);
