@@ -185,7 +185,8 @@ pub struct IwarpOptions {
     /// How long a connection that this side has asked for waits after the peer's yes before it is up. Linux's siw does not
     /// notice what comes while it is still busy accepting, and then waits for ever; nobody else needs it.
     pub pause: Duration,
-    /// Atomics and immediate data by RFC 7306, which Linux's siw does not know.
+    /// Atomics and immediate data by RFC 7306, which Linux's siw does not know. A peer's masked atomics are done, too; an
+    /// atomic whose offset is no multiple of eight is refused. This side asks for atomics of whole words only.
     pub rfc7306: bool,
     /// Whether the sink of a READ must allow `REMOTE_WRITE`, as RFC 5040 §4.3 has it, since the response is a tagged
     /// message like any other. If not, `LOCAL_WRITE` is enough, as on the other wires.

@@ -305,6 +305,16 @@ impl State {
                     entry.qp.fail(&mut self.core);
                     let deadline = entry.qp.poll_timeout();
                     self.timers.set(slot, deadline);
+                    // The end of a connection is due: a TERMINATE, or a RST.
+                    if let AnyQp::Iwarp(qp) = &mut entry.qp {
+                        if let Some(close) = qp.poll_close() {
+                            self.streams.note_close(slot, close);
+                        }
+                        self.work = true;
+                        if !std::mem::replace(&mut entry.ready, true) {
+                            self.ready.push_back(slot);
+                        }
+                    }
                 }
                 self.wake_waiters();
             }
