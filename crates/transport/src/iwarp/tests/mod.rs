@@ -12,6 +12,7 @@ mod markers;
 mod masks;
 mod operations;
 mod ready;
+mod speed;
 
 use std::collections::VecDeque;
 use std::time::Instant;
