@@ -13,6 +13,7 @@ use everywire_transport::iwarp::{self, IwarpConfig};
 use crate::config::{DeviceConfig, IwarpOptions, Wire};
 
 /// A queue pair of the transport that the device's wire has.
+#[expect(clippy::large_enum_variant, reason = "a box costs every packet of the larger a look elsewhere")]
 pub(crate) enum AnyQp {
     /// InfiniBand's transport: RoCE and InfiniBand.
     Ib(ib::Qp),

@@ -182,7 +182,9 @@ impl State {
         stream.eof = true;
         match stream.phase {
             Phase::Closing => {
-                self.streams.remove(conn).map(|stream| self.mpa_ended(stream.key, None));
+                if let Some(stream) = self.streams.remove(conn) {
+                    self.mpa_ended(stream.key, None);
+                }
             }
             Phase::Running(slot) => {
                 self.stream_ended(now, conn, slot, StreamEvent::Eof);
@@ -225,7 +227,9 @@ impl State {
         {
             self.stream_ended(now, conn, slot, StreamEvent::Reset);
         }
-        self.streams.remove(conn).map(|stream| self.mpa_ended(stream.key, Some(error)));
+        if let Some(stream) = self.streams.remove(conn) {
+            self.mpa_ended(stream.key, Some(error));
+        }
     }
 
     /// Bytes of a connection arrived.
