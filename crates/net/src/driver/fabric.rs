@@ -112,6 +112,8 @@ impl FabricEngine {
             drop(drive);
             sent = self.flush();
             self.obey();
+        } else if self.port.is_full() {
+            sent = self.flush();
         }
         self.device = Some(device);
         let more = self.more_to_send && self.sent == self.filled;
@@ -199,7 +201,8 @@ impl FabricEngine {
 
     /// Sends what waits; whether anything left.
     fn flush(&mut self) -> bool {
-        let mut sent = false;
+        self.port.flush();
+        let mut sent = self.port.send_queued();
         while self.sent < self.filled {
             let item = &self.out[self.sent];
             let went = self.port.send(item.segments().skip(self.gone));

@@ -6,6 +6,8 @@
 //! leaves in order is not.
 
 mod client;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -179,8 +181,9 @@ impl Door {
             match self.admit(built, now, one.channel.message(0)) {
                 Ok((port, welcome)) => {
                     // A hello's answer fits any socket; whoever does not listen is found gone at the next look.
+                    let values = welcome.port.clone();
                     let _ = one.channel.send(&Message::Welcome(Box::new(welcome)).bytes());
-                    self.clients.insert(port, Client::new(one.channel, one.pid));
+                    self.clients.insert(port, Client::new(one.channel, one.pid, values));
                     self.events.push(DoorEvent::Attached { port, pid: one.pid });
                 }
                 Err(text) => {
@@ -229,6 +232,11 @@ impl Door {
             client.refuse(text);
         }
         client.give_back(&mut built.subnet, now);
+        let (refused, foreign) = (client.refused, client.foreign);
+        if refused + foreign > 0 {
+            let port = built.name(port);
+            tracing::debug!(port, refused, foreign, "packets of process {} were not taken", client.pid);
+        }
         if why != Departure::Orderly
             && let Some(link) = built.link_at(port)
         {

@@ -243,7 +243,7 @@ impl Engine {
 }
 
 /// Whether a packet goes to QP1.
-fn is_for_gsi(packet: &[u8]) -> bool {
+pub(super) fn is_for_gsi(packet: &[u8]) -> bool {
     let at = match Lrh::parse(packet).map(|lrh| lrh.lnh) {
         Ok(Lnh::IbaLocal) => Lrh::LEN,
         Ok(Lnh::IbaGlobal) => Lrh::LEN + Grh::LEN,

@@ -17,10 +17,10 @@ use super::{Fabric, FabricEvent, FabricOptions, Plan};
 use crate::fabric_port::{FabricPort, Said};
 
 /// How long anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two hosts on a switch.
-fn plan(name: &str) -> Plan {
+pub(super) fn plan(name: &str) -> Plan {
     let host = |n: u64| HostPlan {
         name: format!("h{n}"),
         ports: 1,
@@ -48,13 +48,13 @@ fn plan(name: &str) -> Plan {
     }
 }
 
-fn start(plan: Plan, options: &FabricOptions) -> (Fabric, Receiver<FabricEvent>) {
+pub(super) fn start(plan: Plan, options: &FabricOptions) -> (Fabric, Receiver<FabricEvent>) {
     let (sender, events) = channel();
     let fabric = Fabric::start(plan, options, move |event| drop(sender.send(event))).expect("a fabric");
     (fabric, events)
 }
 
-fn wait_for(events: &Receiver<FabricEvent>, wanted: impl Fn(&FabricEvent) -> bool) {
+pub(super) fn wait_for(events: &Receiver<FabricEvent>, wanted: impl Fn(&FabricEvent) -> bool) {
     while !wanted(&events.recv_timeout(PATIENCE).expect("the event")) {}
 }
 

@@ -4,7 +4,12 @@
 //! and received ones are handed over at once. The socket's readiness is all that the driver needs to sleep on; see
 //! `message.rs` for the rules.
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
 use std::io;
+use std::iter::Peekable;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -14,7 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::channel::{BATCH, Channel};
 use super::credits::Credits;
-use super::message::{MAX_PACKET, Message, PortValues, VERSION, Welcome, lane_of};
+use super::message::{LANES, MAX_PACKET, Message, PortValues, VERSION, Welcome, lane_of};
 use crate::driver::timespec;
 use crate::fabric_host::place;
 
@@ -22,6 +27,8 @@ use crate::fabric_host::place;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Questions that wait for a full socket; the program asks again for those beyond.
 const MAX_WAITING: usize = 64;
+/// Packets of one lane that wait for its credit. A program that sends more on it waits with all its lanes.
+const MAX_QUEUED: usize = 512;
 
 /// What the fabric says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +47,12 @@ pub(crate) struct FabricPort {
     /// Messages that the socket has not taken yet.
     waiting: Vec<Vec<u8>>,
     said: Vec<Said>,
+    /// Packets that wait for credit or for the socket, so that a lane that stands still stops no other.
+    lanes: [VecDeque<Vec<u8>>; LANES],
+    /// How many they are.
+    queued: usize,
+    /// The lane that is served first the next time.
+    first: usize,
     /// The socket took less than was to be sent.
     full: bool,
     /// Why the fabric is gone, once it is.
@@ -58,6 +71,20 @@ impl FabricPort {
         let address = SocketAddrUnix::new(place::attach_socket(fabric))?;
         rustix::net::connect(&fd, &address).map_err(|e| failed(e.into()))?;
         FabricPort::greet(fd, fabric, port)
+    }
+
+    fn new(channel: Channel) -> FabricPort {
+        FabricPort {
+            channel,
+            credits: Credits::default(),
+            waiting: Vec::new(),
+            said: Vec::new(),
+            lanes: std::array::from_fn(|_| VecDeque::new()),
+            queued: 0,
+            first: 0,
+            full: false,
+            gone: None,
+        }
     }
 
     fn greet(fd: OwnedFd, fabric: &str, port: &str) -> io::Result<(FabricPort, Welcome)> {
@@ -88,14 +115,7 @@ impl FabricPort {
                     ));
                 }
             };
-            let mut port = FabricPort {
-                channel,
-                credits: Credits::default(),
-                waiting: Vec::new(),
-                said: Vec::new(),
-                full: false,
-                gone: None,
-            };
+            let mut port = FabricPort::new(channel);
             // More may have come with the welcome.
             for index in 1..count {
                 port.take(index, &mut |_| {});
@@ -113,6 +133,7 @@ impl FabricPort {
             Ok(count) => {
                 (0..count).for_each(|index| self.take(index, &mut each));
                 self.tell_credits();
+                self.send_queued();
                 count == BATCH
             }
             Err(error) => {
@@ -161,51 +182,112 @@ impl FabricPort {
         std::mem::take(&mut self.said)
     }
 
-    /// Sends packets in order until one has no credit or the socket is full; how many are done with. One that is no packet
-    /// of this fabric is left out, and so is everything once the fabric is gone.
+    /// Sends packets, those of a lane in order, until the socket is full; how many are done with, from the first on. One for
+    /// which there is no credit waits here for it and holds up its own lane alone, unless too many of that wait. One that is
+    /// no packet of this fabric is left out, and so is everything once the fabric is gone.
     pub(crate) fn send<'a>(&mut self, packets: impl Iterator<Item = &'a [u8]>) -> usize {
         let mut done = 0;
         let mut packets = packets.peekable();
         self.full = false;
         self.flush();
-        while packets.peek().is_some() {
+        self.send_queued();
+        while let Some(next) = packets.peek() {
             if self.gone.is_some() {
                 return done + packets.count();
             }
-            let (mut batch, mut lanes, mut filled): ([&[u8]; BATCH], _, _) = ([&[]; BATCH], [0; BATCH], 0);
-            let mut credits = self.credits.clone();
-            while filled < BATCH
-                && let Some(packet) = packets.peek()
-            {
-                let lane = lane_of(packet).filter(|_| packet.len() <= MAX_PACKET);
-                if let Some(lane) = lane {
-                    if !credits.may_send(lane) {
-                        break;
-                    }
-                    credits.sent(lane);
-                    (batch[filled], lanes[filled]) = (packet, lane);
-                    filled += 1;
-                } else {
-                    done += 1;
-                }
+            let Some(lane) = lane_of(next).filter(|_| next.len() <= MAX_PACKET) else {
                 packets.next();
+                done += 1;
+                continue;
+            };
+            if !self.may_go(lane) {
+                let queue = &mut self.lanes[usize::from(lane)];
+                if queue.len() >= MAX_QUEUED {
+                    return done;
+                }
+                queue.push_back(next.to_vec());
+                self.queued += 1;
+                packets.next();
+                done += 1;
+                continue;
             }
-            if filled == 0 || !self.waiting.is_empty() {
+            if self.full || !self.waiting.is_empty() {
                 return done;
             }
-            match self.channel.send_packets(batch[..filled].iter().copied()) {
-                Ok(sent) => {
-                    lanes[..sent].iter().for_each(|lane| self.credits.sent(*lane));
-                    done += sent;
-                    if sent < filled {
-                        self.full = true;
-                        return done;
-                    }
-                }
-                Err(error) => self.lose(error.to_string()),
-            }
+            done += self.send_batch(&mut packets);
         }
         done
+    }
+
+    /// Whether a packet need not wait behind others of its lane, or for credit.
+    fn may_go(&self, lane: u8) -> bool {
+        self.credits.may_send(lane) && self.lanes[usize::from(lane)].is_empty()
+    }
+
+    /// Sends packets up to the first that has to wait; how many have gone.
+    fn send_batch<'a>(&mut self, packets: &mut Peekable<impl Iterator<Item = &'a [u8]>>) -> usize {
+        let (mut batch, mut lanes, mut filled): ([&[u8]; BATCH], _, _) = ([&[]; BATCH], [0; BATCH], 0);
+        let mut credits = self.credits.clone();
+        while filled < BATCH
+            && let Some(packet) = packets.peek()
+            && let Some(lane) = lane_of(packet).filter(|_| packet.len() <= MAX_PACKET)
+            && credits.may_send(lane)
+            && self.lanes[usize::from(lane)].is_empty()
+        {
+            credits.sent(lane);
+            (batch[filled], lanes[filled]) = (packet, lane);
+            filled += 1;
+            packets.next();
+        }
+        self.transmit(&batch[..filled], &lanes[..filled])
+    }
+
+    /// Sends packets for which there is credit; how many have gone.
+    fn transmit(&mut self, batch: &[&[u8]], lanes: &[u8]) -> usize {
+        let sent = self.channel.send_packets(batch.iter().copied());
+        match sent {
+            Ok(sent) => {
+                lanes[..sent].iter().for_each(|lane| self.credits.sent(*lane));
+                self.full |= sent < batch.len();
+                sent
+            }
+            Err(error) => {
+                self.lose(error.to_string());
+                0
+            }
+        }
+    }
+
+    /// Sends what waits for credit that has come, the lanes in turn; whether anything has gone.
+    pub(crate) fn send_queued(&mut self) -> bool {
+        let before = self.queued;
+        while self.queued > 0 && self.waiting.is_empty() && self.gone.is_none() {
+            let queues = std::mem::take(&mut self.lanes);
+            let (mut batch, mut lanes, mut filled): ([&[u8]; BATCH], _, _) = ([&[]; BATCH], [0; BATCH], 0);
+            let mut credits = self.credits.clone();
+            for lane in (0..LANES).map(|step| (self.first + step) % LANES) {
+                for packet in queues[lane].iter().take(BATCH - filled) {
+                    if !credits.may_send(lane as u8) {
+                        break;
+                    }
+                    credits.sent(lane as u8);
+                    (batch[filled], lanes[filled]) = (packet, lane as u8);
+                    filled += 1;
+                }
+            }
+            self.full = false;
+            let sent = self.transmit(&batch[..filled], &lanes[..filled]);
+            self.lanes = queues;
+            for lane in &lanes[..sent] {
+                self.lanes[usize::from(*lane)].pop_front();
+            }
+            self.queued -= sent;
+            self.first = (self.first + 1) % LANES;
+            if sent < BATCH {
+                break;
+            }
+        }
+        self.queued < before
     }
 
     /// Asks for the GID of an address.

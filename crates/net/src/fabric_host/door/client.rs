@@ -1,4 +1,8 @@
 //! One attached program: its credits, and the packets that wait on either side.
+//!
+//! Whatever the program says is always read: its credits are the only thing that lets what waits for it go. So all that it can
+//! make wait here is bounded otherwise: packets from the wire by the port's buffers, packets to itself by the credits that it
+//! gets back only when they are delivered, answers by a number.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,26 +10,43 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use everywire_fabric::ib::{Credit, PortId, Refusal, Subnet};
+use everywire_wire::vcrc::check_length;
+use everywire_wire::{Lid, Lrh};
 
 use super::super::built::Built;
+use super::super::engine::is_for_gsi;
 use super::super::ready::Ready;
 use super::{Departure, resolve};
 use crate::fabric_port::channel::{BATCH, Channel};
 use crate::fabric_port::credits::Credits;
 use crate::fabric_port::message::{LANES, LEVELS, Message, PortValues, lane_of};
 
-/// Messages that wait for a program before nothing more is taken from it: answers are made by what it asks.
-const MAX_PENDING: usize = 64;
-/// Packets that wait for a program before nothing more is taken from it: what it sends to itself has no other bound.
-const MAX_WAITING: usize = 4096;
+/// Answers that wait for a program; those beyond are lost, and their askers ask again.
+const MAX_ANSWERS: usize = 1024;
+/// Packets that wait for a program and hold no room that somebody waits for: MADs to itself. Those beyond are lost, as MADs
+/// may be (IBTA §13.4).
+const MAX_LOOSE: usize = 4096;
+/// Most bytes of a packet besides its payload (IBTA §7.7.8 and the checks).
+const MAX_HEADERS: usize = 126;
 /// Batches taken from one program in one turn.
 const BATCHES: usize = 4;
+
+/// What becomes free once a packet is delivered.
+#[derive(Debug)]
+enum Room {
+    /// The port's buffer.
+    Port(Credit),
+    /// The program's own credit: it has sent the packet to itself.
+    Program,
+    /// Nothing.
+    None,
+}
 
 /// A packet that waits for the program.
 #[derive(Debug)]
 struct Held {
     packet: Bytes,
-    credit: Option<Credit>,
+    room: Room,
 }
 
 /// An attached program.
@@ -34,31 +55,44 @@ pub(crate) struct Client {
     channel: Channel,
     pub(crate) pid: i32,
     credits: Credits,
+    /// The port's values, as the program is told them.
+    values: PortValues,
+    /// The program does not know them yet.
+    news: bool,
     /// Packets for the program.
     outgoing: [VecDeque<Held>; LANES],
-    waiting: usize,
+    /// How many of them free nothing.
+    loose: usize,
     /// Packets for the port, which has no room.
     incoming: [VecDeque<Bytes>; LANES],
-    /// Messages for the program that are no packets.
-    pending: VecDeque<Vec<u8>>,
+    /// Answers for the program.
+    answers: VecDeque<Vec<u8>>,
+    /// The message that the socket had no room for.
+    stuck: Option<Vec<u8>>,
     /// The socket is full.
     blocked: bool,
-    /// Packets that the port did not take: not active, too long, not whole.
+    /// Packets that the port did not take: not active, too long, not whole; and MADs beyond what may wait.
     pub(crate) refused: u64,
+    /// Packets that name another port as their source.
+    pub(crate) foreign: u64,
 }
 
 impl Client {
-    pub(crate) fn new(channel: Channel, pid: i32) -> Client {
+    pub(crate) fn new(channel: Channel, pid: i32, values: PortValues) -> Client {
         Client {
             channel,
             pid,
             credits: Credits::default(),
+            values,
+            news: false,
             outgoing: std::array::from_fn(|_| VecDeque::new()),
-            waiting: 0,
+            loose: 0,
             incoming: std::array::from_fn(|_| VecDeque::new()),
-            pending: VecDeque::new(),
+            answers: VecDeque::new(),
+            stuck: None,
             blocked: false,
             refused: 0,
+            foreign: 0,
         }
     }
 
@@ -73,14 +107,29 @@ impl Client {
 
     /// A packet for the program.
     pub(crate) fn deliver(&mut self, packet: Bytes, credit: Option<Credit>) {
-        let lane = lane_of(&packet).map_or(0, usize::from);
-        self.outgoing[lane].push_back(Held { packet, credit });
-        self.waiting += 1;
+        let room = match credit {
+            Some(credit) => Room::Port(credit),
+            None if self.loose >= MAX_LOOSE => {
+                self.refused += 1;
+                return;
+            }
+            None => Room::None,
+        };
+        self.loose += usize::from(matches!(room, Room::None));
+        self.hold(packet, room);
     }
 
-    /// The port's values have changed.
+    fn hold(&mut self, packet: Bytes, room: Room) {
+        let lane = lane_of(&packet).map_or(0, usize::from);
+        self.outgoing[lane].push_back(Held { packet, room });
+    }
+
+    /// The port's values have changed. A program that does not listen is told the latest only, yet nothing that was asked of
+    /// it is forgotten.
     pub(crate) fn tell_port(&mut self, values: PortValues) {
-        self.pending.push_back(Message::Port(Box::new(values)).bytes());
+        let reregister = values.reregister || self.news && self.values.reregister;
+        self.values = PortValues { reregister, ..values };
+        self.news = true;
     }
 
     /// A last word; it may not arrive.
@@ -97,9 +146,6 @@ impl Client {
     ) -> Result<bool, Departure> {
         let mut progress = false;
         for _ in 0..BATCHES {
-            if self.pending.len() >= MAX_PENDING || self.waiting >= MAX_WAITING {
-                break;
-            }
             let count = self.channel.receive().map_err(|_| Departure::Died)?;
             progress |= count > 0;
             for index in 0..count {
@@ -119,8 +165,10 @@ impl Client {
                         }
                     }
                     Message::Resolve { token, ip } => {
-                        let gid = resolve(built, &built.subnet, ip);
-                        self.pending.push_back(Message::Resolved { token, gid }.bytes());
+                        if self.answers.len() < MAX_ANSWERS {
+                            let gid = resolve(built, &built.subnet, ip);
+                            self.answers.push_back(Message::Resolved { token, gid }.bytes());
+                        }
                     }
                     Message::Bye => return Err(Departure::Orderly),
                     _ => return Err(Departure::Broke("a message that only a fabric sends")),
@@ -135,20 +183,45 @@ impl Client {
 
     /// Gives a packet to the port, or lets it wait behind others of its lane.
     fn offer(&mut self, subnet: &mut Subnet, now: Instant, port: PortId, lane: u8, packet: Bytes) {
-        let queue = &mut self.incoming[usize::from(lane)];
-        if !queue.is_empty() {
-            queue.push_back(packet);
+        let queue = usize::from(lane);
+        if !self.incoming[queue].is_empty() {
+            return self.incoming[queue].push_back(packet);
+        }
+        // What an adapter sends has its own address; the LRH's last two bytes (IBTA §7.7).
+        let source = packet.get(6..Lrh::LEN).map(|slid| Lid(u16::from_be_bytes([slid[0], slid[1]])));
+        if !source.is_some_and(|slid| self.is_own(slid)) {
+            self.foreign += 1;
+            self.credits.consumed(lane);
             return;
+        }
+        if self.is_to_itself(subnet, port, &packet) {
+            return self.hold(packet, Room::Program);
         }
         match subnet.send(now, port, packet) {
             Ok(()) => {}
             Err(refused) if matches!(refused.reason, Refusal::Full(_)) => {
-                queue.push_back(refused.packet);
-                return;
+                return self.incoming[queue].push_back(refused.packet);
             }
             Err(_) => self.refused += 1,
         }
         self.credits.consumed(lane);
+    }
+
+    /// Whether a LID is one of the port's.
+    fn is_own(&self, lid: Lid) -> bool {
+        let mask = !((1u16 << self.values.lmc) - 1);
+        lid.is_unicast() && lid.0 & mask == self.values.lid.0
+    }
+
+    /// Whether a packet comes straight back, as the port would give it: it is sound and for one of the port's own LIDs. The
+    /// port itself sees to those that it would refuse, and to management, some of which it answers.
+    fn is_to_itself(&self, subnet: &Subnet, port: PortId, packet: &[u8]) -> bool {
+        let Ok(lrh) = check_length(packet) else { return false };
+        self.is_own(lrh.dlid)
+            && usize::from(lrh.vl) < LEVELS - 1
+            && packet.len() <= self.values.mtu.bytes() + MAX_HEADERS
+            && !is_for_gsi(packet)
+            && subnet.can_send(port, lrh.sl)
     }
 
     /// The port has room on a service level.
@@ -177,17 +250,12 @@ impl Client {
         }
         let mut progress = false;
         loop {
-            while self.pending.len() < MAX_PENDING
-                && let Some((lane, total)) = self.credits.next_grant()
-            {
-                self.pending.push_back(Message::Credit { lane, total }.bytes());
-            }
-            while let Some(message) = self.pending.front() {
-                if !self.channel.send(message).map_err(|_| Departure::Died)? {
+            while let Some(message) = self.next_message() {
+                if !self.channel.send(&message).map_err(|_| Departure::Died)? {
+                    self.stuck = Some(message);
                     self.blocked = true;
                     return Ok(progress);
                 }
-                self.pending.pop_front();
                 progress = true;
             }
             let (asked, went) = self.flush_packets(subnet, now)?;
@@ -196,6 +264,20 @@ impl Client {
             if asked < BATCH || self.blocked {
                 return Ok(progress);
             }
+        }
+    }
+
+    /// What else than packets there is to say, one at a time: the rest waits where newer words can replace it.
+    pub(super) fn next_message(&mut self) -> Option<Vec<u8>> {
+        if let Some(stuck) = self.stuck.take() {
+            return Some(stuck);
+        }
+        if std::mem::take(&mut self.news) {
+            return Some(Message::Port(Box::new(self.values.clone())).bytes());
+        }
+        match self.credits.next_grant() {
+            Some((lane, total)) => Some(Message::Credit { lane, total }.bytes()),
+            None => self.answers.pop_front(),
         }
     }
 
@@ -223,10 +305,11 @@ impl Client {
         let went = sent.map_err(|_| Departure::Died)?;
         for lane in &lanes[..went] {
             self.credits.sent(*lane);
-            self.waiting -= 1;
-            let held = self.outgoing[usize::from(*lane)].pop_front();
-            if let Some(credit) = held.and_then(|held| held.credit) {
-                subnet.consume(now, credit);
+            match self.outgoing[usize::from(*lane)].pop_front().map(|held| held.room) {
+                Some(Room::Port(credit)) => subnet.consume(now, credit),
+                Some(Room::Program) => self.credits.consumed(*lane),
+                Some(Room::None) => self.loose -= 1,
+                None => {}
             }
         }
         Ok((asked, went))
@@ -235,7 +318,7 @@ impl Client {
     /// Gives back the buffers of what the program did not take.
     pub(super) fn give_back(&mut self, subnet: &mut Subnet, now: Instant) {
         for held in self.outgoing.iter_mut().flat_map(|queue| queue.drain(..)) {
-            if let Some(credit) = held.credit {
+            if let Room::Port(credit) = held.room {
                 subnet.consume(now, credit);
             }
         }
