@@ -120,7 +120,8 @@ fn a_client_of_ibsim_looks_around() {
     let (_fabric, events) = start(plan("ibsim"), &options);
     let address =
         |what: &str| SocketAddrUnix::new_abstract_name(format!("{name}:{what}\0").as_bytes()).unwrap();
-    let pid = std::process::id();
+    // A process may see itself by another number than the fabric does.
+    let pid = std::process::id() + 10_000_000;
     let dgram = |what: &str| {
         let fd = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
         rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))
@@ -147,7 +148,9 @@ fn a_client_of_ibsim_looks_around() {
     let welcome = ask(1, 0, &hello);
     let client = word(&welcome, 16);
     assert_eq!(word(&welcome, 8), 1, "no error");
-    wait_for(&events, |event| matches!(event, FabricEvent::Ibsim { port, .. } if port == "h2/1"));
+    let connected = format!("process {} is connected", std::process::id());
+    let expected = FabricEvent::Ibsim { port: "h2/1".to_owned(), what: connected };
+    wait_for(&events, |event| *event == expected);
     let info = NodeInfo::parse(&ask(7, client, &[0; 64])[16..]).unwrap();
     assert_eq!((info.node_guid, info.num_ports), (Guid(0x0245_5700_0100_0020), 1));
     assert_eq!(word(&ask(99, client, &[]), 8), 0, "an error");
@@ -180,4 +183,45 @@ fn a_client_of_ibsim_looks_around() {
     );
     assert_eq!(word(&ask(2, client, &[]), 8), 2);
     wait_for(&events, |event| matches!(event, FabricEvent::Ibsim { what, .. } if what.contains("has left")));
+}
+
+/// Abstract sockets have no permissions, so the server itself has to look whose a message is. (Only root can be another user.)
+#[test]
+fn another_users_client_of_ibsim_is_not_let_in() {
+    const NOBODY: libc::uid_t = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let name = format!("strangers-{}", std::process::id());
+    let options = FabricOptions { subnet_manager: false, ibsim: Some(name.clone()), capture: None };
+    let (_fabric, _events) = start(plan("strangers"), &options);
+    let ask = move |uid: Option<libc::uid_t>, pid: u32| {
+        if let Some(uid) = uid {
+            // SAFETY: the system call, other than libc's function, changes this thread's user alone.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
+        }
+        let address =
+            |what: &str| SocketAddrUnix::new_abstract_name(format!("{name}:{what}\0").as_bytes()).unwrap();
+        let [control, _inbox] = [format!("ctl{pid}"), format!("in{pid}")].map(|what| {
+            let fd = socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+            bind(&fd, &address(&what)).unwrap();
+            fd
+        });
+        rustix::net::sockopt::set_socket_timeout(
+            &control,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(PATIENCE),
+        )
+        .unwrap();
+        let mut message = [0u8; 80];
+        for (at, word) in [(0, 0xdead_beef), (8, 1), (12, 44), (16, pid)] {
+            message[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        sendto(&control, &message, SendFlags::empty(), &address("ctl")).unwrap();
+        recv(&control, &mut message[..], RecvFlags::empty()).unwrap();
+        u32::from_ne_bytes(message[8..12].try_into().unwrap())
+    };
+    let stranger = ask.clone();
+    assert_eq!(std::thread::spawn(move || stranger(Some(NOBODY), 1)).join().unwrap(), 0, "an error");
+    assert_eq!(std::thread::spawn(move || ask(None, 2)).join().unwrap(), 1, "let in");
 }

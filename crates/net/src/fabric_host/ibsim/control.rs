@@ -1,14 +1,16 @@
 //! Control messages of ibsim's clients: letting them in and out, and what their sysfs would say of their port.
 
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use everywire_fabric::ib::PortId;
 use everywire_wire::smp::attribute;
-use rustix::net::{RecvFlags, SendFlags, connect, recv, recvfrom, sendto};
+use rustix::net::{RecvFlags, SendFlags, connect, recv, sendto};
 
 use super::super::built::Built;
 use super::client::Client;
 use super::message::{CONTROL_LEN, Connect, Control, DATA_LEN, PACKET_LEN, Request, answer, welcome};
+use super::peer::{self, Datagram, Peer};
 use super::server::{Ibsim, IbsimEvent, LOOK_EVERY, MAX_CLIENTS, address};
 
 impl Ibsim {
@@ -17,30 +19,45 @@ impl Ibsim {
         let mut progress = false;
         // One byte more than a message has, so that a longer one is seen to be none.
         let mut bytes = [0; CONTROL_LEN + 1];
-        while let Ok((length, _, from)) = recvfrom(&self.control, &mut bytes[..], RecvFlags::DONTWAIT) {
+        while let Ok(Datagram { length, peer, from }) = peer::receive(self.control.as_fd(), &mut bytes) {
             progress = true;
             let Some(from) = from else { continue };
-            let message = &bytes[..length.min(bytes.len())];
-            let reply = match Control::parse(message) {
-                Some(Control { request: Request::Connect(asked), .. }) => match self.connect(&asked, built) {
-                    Ok(number) => welcome(message, number),
-                    Err(error) => {
-                        tracing::warn!(pid = asked.pid, "an ibsim client is refused: {error}");
-                        answer(message, None)
+            let message = &bytes[..length];
+            let reply = match peer.filter(|peer| peer.is_let_in()) {
+                Some(peer) => self.reply(peer, message, built, now),
+                None => {
+                    if self.strangers == 0 {
+                        tracing::warn!("ibsim: another user is not let in: {peer:?}; said once");
                     }
-                },
-                Some(Control { client, request }) => {
-                    let data = self.ask(client as usize, request, built, now);
-                    answer(message, data.as_ref().map(|data| &data[..]))
+                    self.strangers += 1;
+                    answer(message, None)
                 }
-                None => answer(message, None),
             };
             let _ = sendto(&self.control, &reply, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &from);
         }
         progress
     }
 
-    fn connect(&mut self, asked: &Connect, built: &Built) -> Result<u32, String> {
+    fn reply(&mut self, peer: Peer, message: &[u8], built: &mut Built, now: Instant) -> [u8; CONTROL_LEN] {
+        match Control::parse(message) {
+            Some(Control { request: Request::Connect(asked), .. }) => {
+                match self.connect(peer, &asked, built) {
+                    Ok(number) => welcome(message, number),
+                    Err(error) => {
+                        tracing::warn!(pid = peer.pid, "an ibsim client is refused: {error}");
+                        answer(message, None)
+                    }
+                }
+            }
+            Some(Control { client, request }) => {
+                let data = self.ask(client as usize, request, built, now);
+                answer(message, data.as_ref().map(|data| &data[..]))
+            }
+            None => answer(message, None),
+        }
+    }
+
+    fn connect(&mut self, peer: Peer, asked: &Connect, built: &Built) -> Result<u32, String> {
         let host = asked.host();
         let port = match host.as_str() {
             "" => built.host_ports().next().ok_or("there are no hosts")?,
@@ -54,15 +71,16 @@ impl Ibsim {
         let free = self.slots.iter().position(|slot| slot.client.is_none());
         let index = free.ok_or(format!("there are {MAX_CLIENTS} clients already"))?;
         let slot = &mut self.slots[index];
+        // What the client calls its process names its sockets, and nothing else: it may see itself by another number.
         let inbox = address(&self.name, &format!("in{}", asked.pid)).map_err(|e| e.to_string())?;
         connect(&slot.fd, &inbox).map_err(|e| format!("its socket {}:in{}: {e}", self.name, asked.pid))?;
         // What was meant for whoever had the place before.
         let mut stale = [0; PACKET_LEN];
         while recv(&slot.fd, &mut stale[..], RecvFlags::DONTWAIT).is_ok() {}
         slot.queue.clear();
-        slot.client = Some(Client::new(index as u8, asked.pid, port, asked.is_sm));
+        slot.client = Some(Client::new(index as u8, peer.pid, port, asked.is_sm));
         self.look_at.get_or_insert_with(|| Instant::now() + LOOK_EVERY);
-        self.events.push(IbsimEvent::Connected { pid: asked.pid, port });
+        self.events.push(IbsimEvent::Connected { pid: peer.pid, port });
         Ok(index as u32)
     }
 

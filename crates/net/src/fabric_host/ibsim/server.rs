@@ -1,7 +1,7 @@
 //! The server's sockets and its clients: control messages answered, MADs passed on both ways.
 //!
 //! Names are abstract, with a NUL at the end as well: `NAME:ctl` for control, `NAME:out0` to `NAME:out9` for MADs; clients have
-//! `NAME:ctlPID` and `NAME:inPID`. A client's queue holds ten datagrams or so (net.unix.max_dgram_qlen); what does not fit
+//! `NAME:ctlPID` and `NAME:inPID`. Whose each datagram is the kernel says (`peer.rs`). A client's queue holds ten datagrams or so (net.unix.max_dgram_qlen); what does not fit
 //! waits here.
 
 use std::collections::VecDeque;
@@ -15,8 +15,7 @@ use everywire_wire::mad::{MadHeader, class, method};
 use everywire_wire::{Lid, Mad, Qpn};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv, send,
-    socket_with,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, send, socket_with,
 };
 
 use super::super::built::Built;
@@ -24,6 +23,7 @@ use super::super::mads::{Backlog, To};
 use super::super::ready::Ready;
 use super::client::{Client, client_of, is_request};
 use super::message::{PACKET_LEN, Packet};
+use super::peer::{self, Datagram, Peer};
 
 /// Clients at a time.
 pub(crate) const MAX_CLIENTS: usize = 10;
@@ -60,6 +60,8 @@ pub(crate) struct Ibsim {
     pub(super) slots: Vec<Slot>,
     pub(super) events: Vec<IbsimEvent>,
     pub(super) look_at: Option<Instant>,
+    /// Messages of users who are not let in.
+    pub(super) strangers: u64,
 }
 
 impl std::fmt::Debug for Ibsim {
@@ -75,6 +77,7 @@ pub(super) fn address(name: &str, what: &str) -> io::Result<SocketAddrUnix> {
 fn socket(name: &str, what: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    peer::ask_for_peers(&fd)?;
     bind(&fd, &address(name, what)?).map_err(|error| match error {
         Errno::ADDRINUSE => io::Error::new(
             io::ErrorKind::AddrInUse,
@@ -99,7 +102,7 @@ impl Ibsim {
             Ok(Slot { fd, client: None, queue: VecDeque::new(), blocked: false })
         });
         let slots = slots.collect::<io::Result<_>>()?;
-        Ok(Ibsim { name: name.to_owned(), control, slots, events: Vec::new(), look_at: None })
+        Ok(Ibsim { name: name.to_owned(), control, slots, events: Vec::new(), look_at: None, strangers: 0 })
     }
 
     /// Descriptors to watch, and whether for writing too.
@@ -145,8 +148,9 @@ impl Ibsim {
             let any = self.clients().next().is_some();
             self.look_at = any.then(|| now + LOOK_EVERY);
             let gone = |client: &Client| {
+                // One that cannot be seen is found gone when it is sent to.
                 let pid = rustix::process::Pid::from_raw(client.pid as i32);
-                pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
+                pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
             };
             for index in 0..self.slots.len() {
                 if self.slots[index].client.as_ref().is_some_and(gone) {
@@ -181,11 +185,16 @@ impl Ibsim {
         let mut progress = false;
         let mut bytes = [0; PACKET_LEN + 1];
         for _ in 0..BURST {
-            let Ok((length, _)) = recv(&self.slots[index].fd, &mut bytes[..], RecvFlags::DONTWAIT) else {
+            let Ok(Datagram { length, peer, .. }) = peer::receive(self.slots[index].fd.as_fd(), &mut bytes)
+            else {
                 break;
             };
             progress = true;
-            let packet = Packet::parse(&bytes[..length.min(bytes.len())]);
+            if !peer.is_some_and(Peer::is_let_in) {
+                self.strangers += 1;
+                continue;
+            }
+            let packet = Packet::parse(&bytes[..length]);
             if let (Some(packet), Some(client)) = (packet, &mut self.slots[index].client) {
                 trace("from", index, &packet);
                 pass_on(client, packet, built, backlog, now);
