@@ -1,13 +1,15 @@
 //! `everywire decode FILE`: a line or a JSON object a packet.
 //!
-//! Takes captures of any program, not only ours: pcap and pcapng with Ethernet frames. What is neither RoCE nor iWARP is counted,
-//! not shown (all with `--all`). Exits with 1 when the file can't be read; a packet with a bad ICRC, or an FPDU with a bad CRC, is
-//! shown as such and counted.
+//! Takes captures of any program, not only ours: pcap and pcapng with Ethernet frames or InfiniBand packets. What is neither RoCE,
+//! iWARP nor InfiniBand is counted, not shown (all with `--all`). Exits with 1 when the file can't be read; a packet with a bad ICRC
+//! or VCRC, or an FPDU with a bad CRC, is shown as such and counted.
 
 mod cm;
 #[cfg(test)]
 mod fuzz;
+mod infiniband;
 mod iwarp;
+mod mad;
 mod packet;
 mod reader;
 mod tcp;
@@ -19,6 +21,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use crate::error::{self, CliError};
+use reader::Link;
 
 /// Flags of `everywire decode`.
 #[derive(Debug, clap::Args)]
@@ -28,10 +31,10 @@ pub struct Args {
     /// One JSON object a packet instead of a line.
     #[arg(long)]
     json: bool,
-    /// Show frames that are neither RoCE nor iWARP too.
+    /// Show frames that are neither RoCE, iWARP nor InfiniBand too.
     #[arg(long)]
     all: bool,
-    /// The capture: pcap or pcapng, Ethernet; `-` is standard input.
+    /// The capture: pcap or pcapng, Ethernet or InfiniBand; `-` is standard input.
     file: PathBuf,
 }
 
@@ -40,10 +43,12 @@ pub struct Args {
 struct Totals {
     frames: u64,
     roce: u64,
+    infiniband: u64,
     /// MPA start frames and FPDUs.
     iwarp: u64,
     /// ICRCs, and CRCs of iWARP.
     bad_icrc: u64,
+    bad_vcrc: u64,
     malformed: u64,
     cut: u64,
 }
@@ -54,19 +59,23 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let mut known = Known::default();
     let mut totals = Totals::default();
     let mut first_ns = None;
-    reader::for_each(&args.file, |frame| {
+    reader::for_each(&args.file, |mut frame| {
         let start = *first_ns.get_or_insert(frame.time_ns);
         let mut object = Map::new();
         object.insert("number".into(), json!(frame.number));
         object.insert("time_s".into(), json!(frame.time_ns.saturating_sub(start) as f64 / 1e9));
-        object.insert("length".into(), json!(frame.wire_len));
         totals.frames += 1;
-        let shown = if (frame.bytes.len() as u64) < u64::from(frame.wire_len) {
+        let in_words = unwrap_erf(&mut frame);
+        object.insert("length".into(), json!(frame.wire_len));
+        let shown = if let Err(other) = in_words {
+            object.insert("other".into(), json!(other));
+            false
+        } else if (frame.bytes.len() as u64) < u64::from(frame.wire_len) {
             totals.cut += 1;
             object.insert("error".into(), json!(format!("only {} bytes captured", frame.bytes.len())));
             true
         } else {
-            describe(&frame.bytes, &mut known, &mut totals, &mut object)
+            describe(frame.link, &frame.bytes, &mut known, &mut totals, &mut object)
         };
         if !(shown || args.all) {
             return Ok(());
@@ -81,8 +90,15 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     out.flush().map_err(error::stdout)?;
     if !args.json {
         eprintln!(
-            "{} frames, {} RoCE, {} iWARP, {} with a bad ICRC, {} malformed, {} cut short",
-            totals.frames, totals.roce, totals.iwarp, totals.bad_icrc, totals.malformed, totals.cut
+            "{} frames, {} RoCE, {} iWARP, {} with a bad ICRC, {} malformed, {} cut short, {} InfiniBand, {} with a bad VCRC",
+            totals.frames,
+            totals.roce,
+            totals.iwarp,
+            totals.bad_icrc,
+            totals.malformed,
+            totals.cut,
+            totals.infiniband,
+            totals.bad_vcrc
         );
     }
     Ok(())
@@ -95,20 +111,46 @@ struct Known {
     streams: iwarp::Streams,
 }
 
-/// Describes one frame; whether it is RoCE or iWARP.
-fn describe(bytes: &[u8], known: &mut Known, totals: &mut Totals, object: &mut Map<String, Value>) -> bool {
-    match packet::describe(bytes, &mut known.flows, object) {
-        packet::Outcome::Other => {
+/// Takes the packet out of its ERF record, if it stands in one.
+fn unwrap_erf(frame: &mut reader::Frame) -> Result<(), String> {
+    if frame.link != Link::Erf {
+        return Ok(());
+    }
+    let (packet, wire_len) = infiniband::of_erf(&frame.bytes)?;
+    (frame.bytes, frame.wire_len, frame.link) = (packet.to_vec(), wire_len, Link::InfiniBand);
+    Ok(())
+}
+
+/// Describes one frame; whether it is RoCE, iWARP or InfiniBand.
+fn describe(
+    link: Link,
+    bytes: &[u8],
+    known: &mut Known,
+    totals: &mut Totals,
+    object: &mut Map<String, Value>,
+) -> bool {
+    let outcome = if link == Link::Ethernet {
+        packet::describe(bytes, &mut known.flows, object)
+    } else {
+        let found = infiniband::describe(bytes, &mut known.flows, object);
+        totals.bad_vcrc += u64::from(found.bad_vcrc);
+        found.outcome
+    };
+    match outcome {
+        packet::Outcome::Other if link == Link::Ethernet => {
             let found = known.streams.describe(bytes, object);
             totals.iwarp += found.units;
             totals.bad_icrc += found.bad_crc;
             totals.malformed += found.malformed;
             return found.units > 0;
         }
-        packet::Outcome::Good => {}
+        packet::Outcome::Other | packet::Outcome::Good => {}
         packet::Outcome::BadIcrc => totals.bad_icrc += 1,
         packet::Outcome::Malformed => totals.malformed += 1,
     }
-    totals.roce += 1;
+    match link {
+        Link::Ethernet => totals.roce += 1,
+        Link::Erf | Link::InfiniBand => totals.infiniband += 1,
+    }
     true
 }

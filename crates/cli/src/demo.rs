@@ -3,6 +3,7 @@
 //!
 //! The other process is this program again, as `perf --listen` or `serve`: nothing here that a user could not do by hand.
 
+mod namespaces;
 mod nvme;
 mod pattern;
 mod places;
@@ -35,6 +36,9 @@ pub struct Args {
     /// One JSON object.
     #[arg(long)]
     json: bool,
+    /// Be the part of the demo that shows RoCE v1.
+    #[arg(long, hide = true)]
+    in_namespace: bool,
 }
 
 /// A line of the table.
@@ -54,29 +58,67 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     if !(args.seconds > 0.0 && args.seconds <= 60.0) {
         return Err(CliError::usage(format_args!("--seconds {}: more than 0, at most 60", args.seconds)));
     }
+    if args.in_namespace {
+        return namespaces::inside(args);
+    }
     let seconds = Duration::from_secs_f64(args.seconds);
-    let mut rows = Vec::new();
+    let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     let named = args.device.as_deref().and_then(|device| device.split(':').next());
+    if named == Some(IN_NAMESPACES) {
+        return Err(CliError::usage(format_args!(
+            "--device {}: the demo of RoCE v1 makes network namespaces of its own; `everywire perf` and `everywire ping` take \
+             any interface",
+            args.device.as_deref().unwrap_or_default()
+        )));
+    }
     for wire in WIRES.into_iter().filter(|wire| named.is_none_or(|named| named == *wire)) {
         let places = Places::on(wire, args.device.as_deref())?;
-        for (name, part) in [("verbs", verbs::rows as Part), ("NVMe over RDMA", nvme::rows as Part)] {
-            let progress = Progress::steps(&format!("{wire}, {name}"));
-            rows.extend(part(wire, &places, seconds)?);
-            drop(progress);
+        rows.extend(rows_of(wire, &places, seconds)?);
+    }
+    if named.is_none() {
+        let progress = Progress::steps("rocev1, in network namespaces");
+        match namespaces::rows(seconds)? {
+            Ok(more) => rows.extend(more),
+            Err(why) => left_out.push((IN_NAMESPACES, why)),
+        }
+        drop(progress);
+    }
+    show(&rows, &left_out, args.json)
+}
+
+/// Everything over one wire.
+fn rows_of(wire: &'static str, places: &Places, seconds: Duration) -> Result<Vec<Row>, CliError> {
+    let mut rows = Vec::new();
+    for (name, part) in [("verbs", verbs::rows as Part), ("NVMe over RDMA", nvme::rows as Part)] {
+        let progress = Progress::steps(&format!("{wire}, {name}"));
+        rows.extend(part(wire, places, seconds)?);
+        drop(progress);
+    }
+    Ok(rows)
+}
+
+/// Prints what was seen, and what was left out and why.
+fn show(rows: &[Row], left_out: &[(&str, String)], as_json_object: bool) -> Result<(), CliError> {
+    if as_json_object {
+        let left_out: Vec<_> = left_out.iter().map(|(wire, why)| json!({"wire": wire, "why": why})).collect();
+        print(json!({
+            "verified": rows.iter().all(|row| row.verified.is_ok()),
+            "rows": rows.iter().map(as_json).collect::<Vec<_>>(),
+            "left_out": left_out,
+        }))?;
+    } else {
+        table(rows)?;
+        for (wire, why) in left_out {
+            print(format_args!("{wire:<7} left out: {why}"))?;
         }
     }
-    if args.json {
-        print(
-            json!({"verified": rows.iter().all(|row| row.verified.is_ok()), "rows": rows.iter().map(as_json).collect::<Vec<_>>()}),
-        )?;
-    } else {
-        table(&rows)?;
-    }
-    verdict(&rows)
+    verdict(rows)
 }
 
 /// Wires whose devices need nothing but an address, and InfiniBand, on a fabric that the demo runs itself.
 const WIRES: [&str; 3] = ["rocev2", "iwarp", "ib"];
+/// The wire that needs interfaces of its own.
+const IN_NAMESPACES: &str = "rocev1";
 
 type Part = fn(&'static str, &Places, Duration) -> Result<Vec<Row>, CliError>;
 

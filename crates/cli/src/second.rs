@@ -17,6 +17,8 @@ const TRIES: u8 = 60;
 const FIRST: u8 = 101;
 /// How a server says in its first line that it is ready.
 const READY: &str = "listening on ";
+/// How it says that its address is another's; iWARP's is taken only when somebody listens.
+const TAKEN: [&str; 2] = ["cannot open a device at", "the address and port are in use"];
 /// How long the process has to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -40,17 +42,27 @@ impl SecondProcess {
         device: Option<&str>,
         arguments: impl Fn(&str) -> Vec<String>,
     ) -> Result<SecondProcess, CliError> {
+        SecondProcess::start_beside(None, wire, device, arguments)
+    }
+
+    /// The same in the network namespace of process `beside`, if one is given.
+    pub fn start_beside(
+        beside: Option<u32>,
+        wire: &str,
+        device: Option<&str>,
+        arguments: impl Fn(&str) -> Vec<String>,
+    ) -> Result<SecondProcess, CliError> {
         if let Some(device) = device {
-            return launch(arguments(device))?
+            return launch(beside, arguments(device))?
                 .map_err(|e| CliError::failed(format_args!("the target's process: {}", e.said)));
         }
         let mut last = String::new();
         for byte in FIRST..FIRST + TRIES {
             let ip = IpAddr::from([127, 0, 0, byte]);
-            match launch(arguments(&format!("{wire}:{ip}")))? {
+            match launch(beside, arguments(&format!("{wire}:{ip}")))? {
                 Ok(second) => return Ok(second),
                 // In use by another process: the next address.
-                Err(e) if e.said.contains("cannot open a device at") => last = e.said,
+                Err(e) if TAKEN.iter().any(|words| e.said.contains(words)) => last = e.said,
                 Err(e) => {
                     return Err(CliError::failed(format_args!("the target's process: {}", e.said)));
                 }
@@ -68,9 +80,19 @@ impl SecondProcess {
     }
 }
 
-fn launch(arguments: Vec<String>) -> Result<Result<SecondProcess, NotStarted>, CliError> {
+fn launch(
+    beside: Option<u32>,
+    arguments: Vec<String>,
+) -> Result<Result<SecondProcess, NotStarted>, CliError> {
     let program = std::env::current_exe().map_err(|e| CliError::failed(format_args!("own program: {e}")))?;
-    let mut command = Command::new(&program);
+    let mut command = match beside {
+        None => Command::new(&program),
+        Some(pid) => {
+            let mut command = Command::new("nsenter"); // which becomes the program
+            command.args(["--target", &pid.to_string(), "--net"]).arg(&program);
+            command
+        }
+    };
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if std::env::var_os("EVERYWIRE_LOG").is_none() {
         command.env("EVERYWIRE_LOG", "warn");

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Scratch, Server, run};
+use common::{Scratch, Server, run, tshark_finds_nothing};
 use serde_json::Value;
 
 /// The example, under a name of this test's own.
@@ -59,6 +59,40 @@ fn programs_talk_over_it_and_it_ends_in_order() {
     assert!(server.wait().success());
     let gone = run(&["fabric", "show", &name]).expect(1);
     assert!(gone.stderr.contains("no fabric named"), "{}", gone.stderr);
+}
+
+/// Every packet on every link, from the sweep on: `decode` knows the classes of MADs and finds both sums right, and tshark
+/// finds nothing malformed.
+#[test]
+fn its_capture_is_decoded() {
+    let scratch = Scratch::new("fabric-links");
+    let capture = scratch.file("links.pcapng");
+    let (mut server, name) = fabric("links", &["--capture", &capture]);
+    let theirs = format!("ib:{name}/h7/1");
+    let _listener = Server::start(&["ping", "--listen", "--device", &theirs]);
+    // Not the host of the subnet manager, whose questions to the administrator cross no link.
+    let mine = format!("ib:{name}/h4/1");
+    run(&["ping", "10.77.0.7", "--device", &mine, "-C", "2", "-S", "5000"]).expect(0);
+    server.signal("TERM");
+    assert!(server.wait().success());
+    let outcome = run(&["decode", "--json", &capture]).expect(0);
+    let (mut seen, mut counts) = (0, std::collections::BTreeMap::<&str, usize>::new());
+    for line in outcome.text().lines() {
+        let packet: Value = serde_json::from_str(line).expect("an object");
+        assert_eq!((&packet["vcrc"], &packet["icrc"]), (&"good".into(), &"good".into()), "{packet}");
+        seen += 1;
+        for class in ["smp", "sa", "cm"] {
+            *counts.entry(class).or_default() += usize::from(packet.get(class).is_some());
+        }
+        assert_eq!(packet["bth"]["dest_qp"] == "0x000000", packet.get("smp").is_some(), "{packet}");
+    }
+    assert!(counts.values().all(|count| *count > 0), "{counts:?} of {seen}");
+    let lines = run(&["decode", &capture]).expect(0);
+    for word in ["NodeInfo", "PortInfo", "PathRecord", "message=REQ", "RC RDMA Write First", "VCRC good"] {
+        assert!(lines.text().contains(word), "no {word}");
+    }
+    assert!(lines.stderr.contains(&format!(" {seen} InfiniBand, 0 with a bad VCRC")), "{}", lines.stderr);
+    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband");
 }
 
 #[test]

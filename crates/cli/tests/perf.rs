@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::run;
+use common::netns::Namespaces;
+use common::{Server, fabric_of_two, ip, run, run_command};
 
 fn measure(args: &[&str]) -> serde_json::Value {
     let all = [&["perf"], args, &["-D", "0.2", "--json"]].concat();
@@ -19,6 +20,72 @@ fn bandwidth_of_every_operation() {
         measure(&[operation, "--depth", "16"]);
     }
     measure(&["write", "-q", "8", "--size", "4096", "--depth", "4"]);
+}
+
+/// Of a connection, over this wire of sockets. iWARP has no atomics unless both ends ask for them (RFC 7306).
+#[test]
+fn every_wire_of_sockets() {
+    for wire in ["rocev2", "iwarp"] {
+        let device = format!("{wire}:{}", ip(1));
+        let _server = Server::start(&["perf", "--listen", "--device", &device]);
+        for operation in ["write", "read", "send"] {
+            measure(&[operation, &ip(1), "--device", wire, "--depth", "16"]);
+            measure(&[operation, &ip(1), "--device", wire, "--latency"]);
+        }
+    }
+    for (args, word) in [
+        (&["atomic"][..], "iWARP"),
+        (&["send", "--transport", "ud"], "iWARP"),
+        (&["write", "--transport", "uc"], "iWARP"),
+    ] {
+        let device = format!("iwarp:{}", ip(2));
+        let _server = Server::start(&["perf", "--listen", "--device", &device]);
+        let peer = ip(2);
+        let all = [&["perf"], args, &[&peer, "--device", "iwarp", "-D", "0.1"]].concat();
+        let refused = run(&all);
+        assert!(refused.code != Some(0) && refused.stderr.contains(word), "{args:?}: {}", refused.stderr);
+    }
+}
+
+/// The same over InfiniBand, atomics too.
+#[test]
+fn infiniband() {
+    let (_fabric, [mine, theirs]) = fabric_of_two("perf");
+    let _server = Server::start(&["perf", "--listen", "--device", &theirs]);
+    for operation in ["write", "read", "send", "atomic"] {
+        measure(&[operation, "10.77.0.2", "--device", &mine, "--depth", "16"]);
+        measure(&[operation, "10.77.0.2", "--device", &mine, "--latency"]);
+    }
+}
+
+/// And in frames of RoCE v1, where that is allowed.
+#[test]
+fn rocev1() {
+    let Some(pair) = Namespaces::pair("q") else { return };
+    let listen = ["perf", "--listen", "--device", "rocev1:eth0/10.97.0.1"];
+    let _server = Server::start_command(pair.everywire(0, &listen), "listening on");
+    for operation in ["write", "read", "send", "atomic"] {
+        let device = ["10.97.0.1", "--device", "rocev1:eth0/10.97.0.2", "-D", "0.2", "--json"];
+        let args = [&["perf", operation][..], &device].concat();
+        let result = run_command(pair.everywire(1, &args), Vec::new()).expect(0).json();
+        assert!(result["gbit_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{operation}: {result}");
+    }
+}
+
+#[test]
+fn idle_connections_and_their_memory() {
+    let result = run(&["perf", "--connections", "200", "--json"]).expect(0).json();
+    assert_eq!(result["connections"], 200);
+    let rows = result["rows"].as_array().expect("rows");
+    let wires: Vec<_> = rows.iter().map(|row| row["wire"].as_str().unwrap_or_default()).collect();
+    assert_eq!(wires, ["iWARP", "RC over RoCE v2"]);
+    for row in rows {
+        // A queue pair of four entries and its connection: kilobytes, and never the megabyte of a stack or a ring.
+        let bytes = row["bytes_per_connection"].as_u64().expect("a number");
+        assert!((500..200_000).contains(&bytes), "{row}");
+    }
+    let text = run(&["perf", "--connections", "20"]).expect(0).text();
+    assert_eq!(text.matches("bytes a connection").count(), 2, "{text}");
 }
 
 #[test]

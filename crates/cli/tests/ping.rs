@@ -2,8 +2,7 @@
 
 mod common;
 
-use common::{Scratch, Server, device, ip, run};
-use std::process::Command;
+use common::{Scratch, Server, device, fabric_of_two, ip, run, tshark_finds_nothing};
 
 #[test]
 fn two_processes_and_their_capture() {
@@ -23,17 +22,27 @@ fn two_processes_and_their_capture() {
     assert_eq!(text.matches("RC RDMA Write First").count(), 7);
     assert_eq!(text.matches("RC RDMA Read Response Last").count(), 7);
     assert!(text.contains("message=DREQ"), "the client disconnects");
-    tshark_finds_nothing_malformed(&capture);
+    tshark_finds_nothing(&capture, "_ws.malformed");
 }
 
-/// The judge from outside, where it is installed.
-fn tshark_finds_nothing_malformed(capture: &str) {
-    let tshark = Command::new("tshark")
-        .args(["-r", capture, "--disable-protocol", "rpcordma", "-Y", "_ws.malformed"])
-        .output();
-    match tshark {
-        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), ""),
-        Err(e) => everywire_testkit::skipped(format_args!("tshark: {e}")),
+/// The same turns over iWARP and InfiniBand; what was on the wire is in order, says `decode`, and tshark finds nothing malformed.
+#[test]
+fn every_other_wire() {
+    let (_fabric, [mine, theirs]) = fabric_of_two("ping");
+    let (near, far) = (format!("iwarp:{}", ip(9)), format!("iwarp:{}", ip(8)));
+    for (wire, device, peer, address) in
+        [("iwarp", near, far, ip(8)), ("ib", mine, theirs, "10.77.0.2".to_owned())]
+    {
+        let scratch = Scratch::new(&format!("ping-{wire}"));
+        let capture = scratch.file("ping.pcapng");
+        let _server = Server::start(&["ping", "--listen", "--device", &peer]);
+        let args = ["ping", &address, "--device", &device, "-C", "7", "-S", "9000", "--json"];
+        let result = run(&[&args[..], &["--capture", &capture]].concat()).expect(0).json();
+        assert_eq!((&result["turns"], &result["verified"]), (&7.into(), &true.into()), "{wire}");
+        let outcome = run(&["decode", &capture]).expect(0);
+        assert!(outcome.stderr.contains(" 0 with a bad ICRC, 0 malformed"), "{}", outcome.stderr);
+        assert!(outcome.text().lines().count() > 7 * 6, "{wire}: {}", outcome.text());
+        tshark_finds_nothing(&capture, "_ws.malformed");
     }
 }
 

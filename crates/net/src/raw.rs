@@ -12,4 +12,5 @@ mod socket;
 mod tests;
 
 pub use frame::Tagging;
+pub use neighbour::router_to;
 pub use port::RawPort;

@@ -73,6 +73,9 @@ pub enum RouteError {
     /// The MTU does not even fit packets of 256 bytes.
     #[error("the path's MTU of {0} bytes is too small")]
     MtuTooSmall(usize),
+    /// RoCE v1 stays in its broadcast domain (IBTA annex A16).
+    #[error("RoCE v1 crosses no router, and the way leads through {0}: the peer cannot be reached")]
+    Router(IpAddr),
     /// The InfiniBand port is not active.
     #[error("the port is not active: no subnet manager has brought it up")]
     PortDown,

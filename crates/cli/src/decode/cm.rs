@@ -1,4 +1,4 @@
-//! Management datagrams on QP1 as JSON: the CM messages with the fields one looks for, other classes by number.
+//! Management datagrams on QP0 and QP1 as JSON: the CM messages with the fields one looks for; the rest is [`super::mad`]'s.
 //!
 //! Read IBTA §12.6 and annex A11 (RDMA IP CM service) first. What a REQ and REP agree on is given to [`super::upper`], so that
 //! later packets of that queue pair are decoded as their protocol.
@@ -6,32 +6,31 @@
 use everywire_wire::RocePacket;
 use everywire_wire::cm::{CmMad, CmMessage, Req};
 use everywire_wire::ip_cm::{IpCmHeader, PortSpace, split_service_id};
-use everywire_wire::mad::{MAD_LEN, MadHeader};
+use everywire_wire::mad::{MAD_LEN, MadHeader, class};
 use serde_json::{Map, Value, json};
 
+use super::mad;
 use super::packet::{Ends, hex};
 use super::upper::Flows;
 
-/// Adds a `cm` member (or `mad`, for other classes).
+/// Adds a `cm` member, or that of another class.
 pub fn describe(packet: &RocePacket<'_>, ends: Ends, flows: &mut Flows, object: &mut Map<String, Value>) {
-    let Ok(mad) = <&[u8; MAD_LEN]>::try_from(packet.payload) else {
+    let Ok(bytes) = <&[u8; MAD_LEN]>::try_from(packet.payload) else {
         object
             .insert("mad".into(), json!({"error": format!("{} bytes, not {MAD_LEN}", packet.payload.len())}));
         return;
     };
-    match CmMad::parse(mad) {
+    match CmMad::parse(bytes) {
         Ok(cm) => {
             flows.learn(&cm.message, ends);
             object.insert("cm".into(), message(&cm));
         }
         Err(error) => {
-            let value = match MadHeader::parse(mad) {
-                Ok(h) => {
-                    json!({"class": hex(h.mgmt_class, 2), "method": hex(h.method, 2), "attribute": hex(h.attribute_id, 4)})
-                }
-                Err(_) => json!({"error": error.to_string()}),
+            let of_cm = MadHeader::parse(bytes).is_ok_and(|header| header.mgmt_class == class::COM_MGT);
+            match mad::describe(bytes) {
+                Ok((name, value)) if !of_cm => object.insert(name.into(), value),
+                _ => object.insert("mad".into(), json!({"error": error.to_string()})),
             };
-            object.insert("mad".into(), value);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use everywire_wire::eth::EthHeader;
 use everywire_wire::frame::{RoceV1Frame, UdpFrame, roce_v1_payload};
+use everywire_wire::grh::Grh;
 use everywire_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ImmDt, Qpn, Reth, RocePacket, Syndrome, SyndromeKind,
 };
@@ -42,7 +43,7 @@ pub struct Ends {
     pub dst: IpAddr,
 }
 
-/// Fills `object` from an Ethernet frame.
+/// Fills `object` from an Ethernet frame; InfiniBand packets are [`super::infiniband`]'s.
 pub fn describe(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String, Value>) -> Outcome {
     if let Some(outcome) = describe_v1(frame, flows, object) {
         return outcome;
@@ -80,14 +81,16 @@ fn describe_v1(frame: &[u8], flows: &mut upper::Flows, object: &mut Map<String, 
     };
     let (grh, ends) = (frame.grh, Ends { src: frame.grh.sgid.to_ip(), dst: frame.grh.dgid.to_ip() });
     name_ends(ends, &frame.eth, object);
-    object.insert(
-        "grh".into(),
-        json!({
-            "sgid": grh.sgid.to_string(), "dgid": grh.dgid.to_string(), "traffic_class": grh.traffic_class,
-            "flow_label": grh.flow_label, "hop_limit": grh.hop_limit,
-        }),
-    );
+    object.insert("grh".into(), grh_json(&grh));
     Some(transport(frame.packet, frame.icrc_is_right(), ends, flows, object))
+}
+
+/// A GRH, as on RoCE v1 and InfiniBand.
+pub fn grh_json(grh: &Grh) -> Value {
+    json!({
+        "sgid": grh.sgid.to_string(), "dgid": grh.dgid.to_string(), "traffic_class": grh.traffic_class,
+        "flow_label": grh.flow_label, "hop_limit": grh.hop_limit,
+    })
 }
 
 fn name_ends(ends: Ends, eth: &EthHeader, object: &mut Map<String, Value>) {
@@ -98,8 +101,8 @@ fn name_ends(ends: Ends, eth: &EthHeader, object: &mut Map<String, Value>) {
     }
 }
 
-/// BTH to ICRC.
-fn transport(
+/// BTH to ICRC, whose sum is right or not.
+pub fn transport(
     bytes: &[u8],
     good: bool,
     ends: Ends,
@@ -115,7 +118,7 @@ fn transport(
     };
     headers(&packet, object);
     object.insert("icrc".into(), json!(if good { "good" } else { "bad" }));
-    if packet.bth.dest_qp == Qpn::GSI {
+    if matches!(packet.bth.dest_qp, Qpn::GSI | Qpn::SMI) {
         cm::describe(&packet, ends, flows, object);
     } else {
         flows.describe(&packet, ends, object);
@@ -206,13 +209,17 @@ pub fn line(object: &Map<String, Value>) -> String {
             }
         }
     }
-    for key in ["vlan", "grh", "deth", "reth", "aeth", "atomic_eth", "atomic_ack_eth", "immdt", "ieth"] {
+    for key in ["vlan", "lrh", "grh", "deth", "reth", "aeth", "atomic_eth", "atomic_ack_eth", "immdt", "ieth"]
+    {
         if let Some(value) = object.get(key) {
             let _ = write!(out, " {}({})", key.to_uppercase(), flat(value));
         }
     }
     let _ = write!(out, " {} B, ICRC {}", text("payload"), text("icrc"));
-    for key in ["cm", "nvme"] {
+    if object.contains_key("vcrc") {
+        let _ = write!(out, ", VCRC {}", text("vcrc"));
+    }
+    for key in ["cm", "smp", "sa", "perf", "mad", "nvme"] {
         if let Some(value) = object.get(key) {
             let _ = write!(out, " | {key} {}", flat(value));
         }

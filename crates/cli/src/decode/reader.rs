@@ -1,4 +1,4 @@
-//! Frames out of a capture file: pcap (either byte order, micro- or nanoseconds) or pcapng, Ethernet link type.
+//! Frames out of a capture file: pcap (either byte order, micro- or nanoseconds) or pcapng, of Ethernet or InfiniBand.
 //!
 //! Does not look into frames. A file that ends in the middle of a record (a capture still being written) gives the whole
 //! records and then says so.
@@ -12,12 +12,30 @@ use crate::error::CliError;
 /// Bytes read ahead: more than the largest record we accept.
 const READ_AHEAD: usize = 1 << 20;
 
+/// Extensible Record Format.
+const LINKTYPE_ERF: Linktype = Linktype(197);
+/// LRH to ICRC or VCRC.
+const LINKTYPE_INFINIBAND: Linktype = Linktype(247);
+
+/// What a frame begins with: its interface's link type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// Destination and source MAC.
+    Ethernet,
+    /// A record header of the Extensible Record Format.
+    Erf,
+    /// LRH.
+    InfiniBand,
+}
+
 /// One captured frame.
 pub struct Frame {
     /// Position in the file, from 1, as Wireshark numbers them.
     pub number: u64,
     /// Nanoseconds since the epoch of the file.
     pub time_ns: u64,
+    /// What it begins with.
+    pub link: Link,
     /// The bytes as captured.
     pub bytes: Vec<u8>,
     /// Length on the wire; larger than `bytes` when the capture cut it.
@@ -27,10 +45,10 @@ pub struct Frame {
 /// What the interface descriptions said so far.
 #[derive(Default)]
 struct Interfaces {
-    /// Ticks a second, and offset in seconds, of each pcapng interface.
-    ticks: Vec<(u64, i64)>,
-    /// Set for a pcap file: ticks a second.
-    legacy_ticks: u64,
+    /// Ticks a second, offset in seconds and link type of each pcapng interface.
+    ticks: Vec<(u64, i64, Link)>,
+    /// Set for a pcap file: ticks a second, and link type.
+    legacy: Option<(u64, Link)>,
     number: u64,
 }
 
@@ -101,26 +119,32 @@ impl Interfaces {
     fn take(&mut self, path: &Path, block: &PcapBlockOwned<'_>) -> Result<Option<Frame>, CliError> {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
-                only_ethernet(path, header.network)?;
-                self.legacy_ticks = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+                let link = link(path, header.network)?;
+                let ticks = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+                self.legacy = Some((ticks, link));
                 Ok(None)
             }
             PcapBlockOwned::Legacy(record) => {
-                let ticks = u64::from(record.ts_usec) * (1_000_000_000 / self.legacy_ticks);
-                let time_ns = u64::from(record.ts_sec) * 1_000_000_000 + ticks;
-                Ok(Some(self.frame(time_ns, record.data, record.origlen)))
+                let Some((ticks, link)) = self.legacy else { return Ok(None) };
+                let part = u64::from(record.ts_usec) * (1_000_000_000 / ticks);
+                let time_ns = u64::from(record.ts_sec) * 1_000_000_000 + part;
+                Ok(Some(self.frame(link, time_ns, record.data, record.origlen)))
             }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => {
                 self.ticks.clear();
                 Ok(None)
             }
             PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
-                only_ethernet(path, interface.linktype)?;
-                self.ticks.push((interface.ts_resolution().unwrap_or(1_000_000), interface.if_tsoffset));
+                let link = link(path, interface.linktype)?;
+                self.ticks.push((
+                    interface.ts_resolution().unwrap_or(1_000_000),
+                    interface.if_tsoffset,
+                    link,
+                ));
                 Ok(None)
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
-                let Some(&(ticks, offset)) = self.ticks.get(packet.if_id as usize) else {
+                let Some(&(ticks, offset, link)) = self.ticks.get(packet.if_id as usize) else {
                     return Err(CliError::failed(format_args!(
                         "{}: a packet names interface {}, of {} described",
                         path.display(),
@@ -132,28 +156,32 @@ impl Interfaces {
                 let ns =
                     raw * 1_000_000_000 / u128::from(ticks.max(1)) + offset.max(0) as u128 * 1_000_000_000;
                 let captured = &packet.data[..packet.data.len().min(packet.caplen as usize)];
-                Ok(Some(self.frame(ns as u64, captured, packet.origlen)))
+                Ok(Some(self.frame(link, ns as u64, captured, packet.origlen)))
             }
             PcapBlockOwned::NG(Block::SimplePacket(packet)) => {
-                Ok(Some(self.frame(0, packet.data, packet.origlen)))
+                // Of the first interface (pcapng, simple packet block).
+                let link = self.ticks.first().map_or(Link::Ethernet, |interface| interface.2);
+                Ok(Some(self.frame(link, 0, packet.data, packet.origlen)))
             }
             PcapBlockOwned::NG(_) => Ok(None),
         }
     }
 
-    fn frame(&mut self, time_ns: u64, bytes: &[u8], wire_len: u32) -> Frame {
+    fn frame(&mut self, link: Link, time_ns: u64, bytes: &[u8], wire_len: u32) -> Frame {
         self.number += 1;
-        Frame { number: self.number, time_ns, bytes: bytes.to_vec(), wire_len }
+        Frame { number: self.number, time_ns, link, bytes: bytes.to_vec(), wire_len }
     }
 }
 
-fn only_ethernet(path: &Path, link_type: Linktype) -> Result<(), CliError> {
-    if link_type == Linktype::ETHERNET {
-        return Ok(());
+fn link(path: &Path, link_type: Linktype) -> Result<Link, CliError> {
+    match link_type {
+        Linktype::ETHERNET => Ok(Link::Ethernet),
+        LINKTYPE_ERF => Ok(Link::Erf),
+        LINKTYPE_INFINIBAND => Ok(Link::InfiniBand),
+        other => Err(CliError::failed(format_args!(
+            "{}: link type {} is neither Ethernet (1) nor InfiniBand (197 in ERF records, 247), which are decoded",
+            path.display(),
+            other.0
+        ))),
     }
-    Err(CliError::failed(format_args!(
-        "{}: link type {} is not Ethernet (1), the only one decoded",
-        path.display(),
-        link_type.0
-    )))
 }

@@ -31,8 +31,7 @@ const DEPTH: u16 = 32;
 /// Starts a target, writes, reads back, measures.
 pub fn rows(wire: &'static str, places: &Places, seconds: Duration) -> Result<Vec<Row>, CliError> {
     let export = format!("{SUBSYSTEM}=ram:128MiB");
-    let second =
-        SecondProcess::start(wire, places.target.as_deref(), |device| serve::arguments(device, &export))?;
+    let second = places.second(wire, |device| serve::arguments(device, &export))?;
     let host = places.open(wire, second.addr())?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;

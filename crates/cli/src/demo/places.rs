@@ -1,4 +1,5 @@
-//! Where target and initiator are: free loopback addresses, the device that the user named, or two ports of a fabric of our own.
+//! Where target and initiator are: free loopback addresses, the device that the user named, two ports of a fabric of our own, or two
+//! network namespaces.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use everywire_net::fabric_host::{Fabric, FabricEvent, FabricOptions};
 use crate::device::DeviceArgs;
 use crate::error::CliError;
 use crate::fabric;
+use crate::second::SecondProcess;
 
 /// Two hosts on a switch.
 const TOPOLOGY: &str = "links = [\"h1 - s1/1\", \"h2 - s1/2\"]\n\
@@ -20,9 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub struct Places {
     /// The target's.
-    pub target: Option<String>,
+    target: Option<String>,
     /// This process's.
     own: Option<String>,
+    /// The process in whose network namespace the target runs, where that is not this one's.
+    beside: Option<u32>,
     /// Runs as long as the places are used.
     _fabric: Option<Fabric>,
 }
@@ -38,6 +42,20 @@ impl Places {
             ))),
             _ => Ok(Places { target: device.map(str::to_owned), ..Places::default() }),
         }
+    }
+
+    /// Between this process's network namespace and that of process `beside`.
+    pub fn in_namespace(target: String, own: String, beside: u32) -> Places {
+        Places { target: Some(target), own: Some(own), beside: Some(beside), _fabric: None }
+    }
+
+    /// Starts the target's process.
+    pub fn second(
+        &self,
+        wire: &str,
+        arguments: impl Fn(&str) -> Vec<String>,
+    ) -> Result<SecondProcess, CliError> {
+        SecondProcess::start_beside(self.beside, wire, self.target.as_deref(), arguments)
     }
 
     fn of_fabric() -> Result<Places, CliError> {
@@ -58,7 +76,7 @@ impl Places {
             }
         }
         let port = |host: &str| Some(format!("ib:{name}/{host}/1"));
-        Ok(Places { target: port("h2"), own: port("h1"), _fabric: Some(fabric) })
+        Ok(Places { target: port("h2"), own: port("h1"), beside: None, _fabric: Some(fabric) })
     }
 
     /// Opens this process's device.

@@ -23,9 +23,7 @@ const ROUNDS: u64 = 16;
 
 /// Starts a target and does all three.
 pub fn rows(wire: &'static str, places: &Places, seconds: Duration) -> Result<Vec<Row>, CliError> {
-    let second = SecondProcess::start(wire, places.target.as_deref(), |device| {
-        perf::listen_arguments(device, perf::DEFAULT_PORT)
-    })?;
+    let second = places.second(wire, |device| perf::listen_arguments(device, perf::DEFAULT_PORT))?;
     let host = places.open(wire, second.addr())?;
     [Operation::Write, Operation::Read, Operation::Send]
         .into_iter()

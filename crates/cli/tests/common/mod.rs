@@ -1,6 +1,8 @@
 //! Running the built program: to its end, or as a server that ends with its value.
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod netns;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -51,7 +53,12 @@ pub fn run(args: &[&str]) -> Outcome {
 
 /// The same, with this on its standard input.
 pub fn run_with(args: &[&str], input: Vec<u8>) -> Outcome {
-    let mut child = program(args)
+    run_command(program(args), input)
+}
+
+/// The same of a command that ends in the program.
+pub fn run_command(mut command: Command, input: Vec<u8>) -> Outcome {
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -62,7 +69,7 @@ pub fn run_with(args: &[&str], input: Vec<u8>) -> Outcome {
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let stdout = reader(child.stdout.take().expect("a pipe"));
     let stderr = reader(child.stderr.take().expect("a pipe"));
-    let status = wait(&mut child, args);
+    let status = wait(&mut child, &format!("{command:?}"));
     writer.join().expect("the writer");
     let stdout = stdout.join().expect("a reader");
     let stderr = String::from_utf8_lossy(&stderr.join().expect("a reader")).into_owned();
@@ -77,7 +84,7 @@ fn reader(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u
     })
 }
 
-fn wait(child: &mut Child, args: &[&str]) -> ExitStatus {
+fn wait(child: &mut Child, what: &str) -> ExitStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
@@ -85,7 +92,7 @@ fn wait(child: &mut Child, args: &[&str]) -> ExitStatus {
         }
         if Instant::now() > deadline {
             child.kill().expect("a child can be killed");
-            panic!("everywire {args:?} did not end within {PATIENCE:?}");
+            panic!("{what} did not end within {PATIENCE:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -106,7 +113,12 @@ impl Server {
 
     /// Starts it and waits until it says this.
     pub fn start_until(args: &[&str], word: &'static str) -> Server {
-        let mut child = program(args)
+        Server::start_command(program(args), word)
+    }
+
+    /// The same of a command that ends in the program.
+    pub fn start_command(mut command: Command, word: &'static str) -> Server {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -130,8 +142,8 @@ impl Server {
             });
         }
         drop(ready);
-        is_ready.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("everywire {args:?} never said {word:?}"));
-        Server { child, args: args.join(" "), said }
+        is_ready.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{command:?} never said {word:?}"));
+        Server { child, args: format!("{command:?}"), said }
     }
 
     /// Waits for a line with all of these words on its output or in its log.
@@ -166,7 +178,7 @@ impl Server {
 
     /// Waits for its end.
     pub fn wait(&mut self) -> ExitStatus {
-        wait(&mut self.child, &[&self.args])
+        wait(&mut self.child, &self.args)
     }
 }
 
@@ -186,6 +198,19 @@ pub fn ip(n: u8) -> String {
 /// The device at [`ip`].
 pub fn device(n: u8) -> String {
     format!("rocev2:{}", ip(n))
+}
+
+/// A fabric of two hosts on a switch, which ends with its value, and the devices of its hosts.
+pub fn fabric_of_two(name: &str) -> (Server, [String; 2]) {
+    const TOPOLOGY: &str = "links = [\"h1 - s1/1\", \"h2 - s1/2\"]\n\
+        [[host]]\nname = \"h1\"\n[[host]]\nname = \"h2\"\n[[switch]]\nname = \"s1\"\nports = 2\n";
+    let name = format!("{name}-{}", std::process::id());
+    let scratch = Scratch::new(&name);
+    let file = scratch.file("two.toml");
+    std::fs::write(&file, TOPOLOGY).expect("a file can be written");
+    let server = Server::start_until(&["fabric", "run", &file, "--name", &name], "ready");
+    let devices = [1, 2].map(|host| format!("ib:{name}/h{host}/1"));
+    (server, devices)
 }
 
 /// A directory of this test's own; removed with its value.
@@ -213,4 +238,15 @@ impl Drop for Scratch {
 /// The captures of real kernels.
 pub fn captures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures")
+}
+
+/// Fails if tshark, where it is installed, finds packets in a capture that this filter picks: the judge from outside.
+#[track_caller]
+pub fn tshark_finds_nothing(capture: &str, filter: &str) {
+    let tshark =
+        Command::new("tshark").args(["-r", capture, "--disable-protocol", "rpcordma", "-Y", filter]).output();
+    match tshark {
+        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), ""),
+        Err(e) => everywire_testkit::skipped(format_args!("tshark: {e}")),
+    }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use everywire_verbs::{Command, Datagram, Device, Drive, Frame, Transmit};
 use rustix::event::{Timespec, epoll};
 
-use super::paths::{NarrowPaths, path_event, resolve, tell_port_state};
+use super::paths::{NarrowPaths, path_event, resolve_for, tell_port_state};
 use super::wire::Wire;
 use crate::link::Link;
 use crate::udp::{PathEvent, PortCounters, Received};
@@ -295,7 +295,7 @@ impl DatagramEngine {
             match command {
                 Command::ResolveRoute { token, dst, scope_id, src } => {
                     let src = src.unwrap_or(self.wire.local);
-                    let answer = resolve(dst, src, scope_id);
+                    let answer = resolve_for(device, dst, src, scope_id);
                     let mut drive = device.drive();
                     let now = Instant::now();
                     drive.resolved(now, token, answer);

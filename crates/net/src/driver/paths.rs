@@ -4,9 +4,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use everywire_verbs::{Device, Drive, PortState, Route, RouteError, Unreachable};
+use everywire_verbs::{Device, Drive, PortState, Route, RouteError, Unreachable, Wire};
 
 use crate::link::Link;
+use crate::raw;
 use crate::route;
 use crate::udp::PathEvent;
 
@@ -56,6 +57,22 @@ pub(super) fn path_event(drive: &mut Drive<'_>, now: Instant, event: &PathEvent,
             };
             drive.unreachable(now, *dst, what);
         }
+    }
+}
+
+/// The way of a device to `dst`: of RoCE v1 only where it leads through no router.
+pub(super) fn resolve_for(
+    device: &Device,
+    dst: IpAddr,
+    src: IpAddr,
+    scope_id: u32,
+) -> Result<Route, RouteError> {
+    let route = resolve(dst, src, scope_id)?;
+    match device.wire() {
+        Wire::RoceV1 if !dst.is_multicast() => {
+            raw::router_to(dst).map_or(Ok(route), |ip| Err(RouteError::Router(ip)))
+        }
+        _ => Ok(route),
     }
 }
 

@@ -53,6 +53,12 @@ pub struct Neighbours {
     known: HashMap<(IpAddr, bool), Known>,
 }
 
+/// The router that the way to `dst` leads through, if there is one. What the kernel does not tell is found out when frames go.
+pub fn router_to(dst: IpAddr) -> Option<IpAddr> {
+    let hop = Netlink::open().ok()?.next_hop(dst, 0).ok()?;
+    (!hop.local && hop.ip != dst).then_some(hop.ip)
+}
+
 impl Neighbours {
     /// Neighbours on the interface with index `interface`, asked for in the name of `source`.
     pub fn new(interface: u32, source: IpAddr) -> io::Result<Neighbours> {
