@@ -28,7 +28,7 @@ impl Region {
     fn range(&self, key: u32, at: u64, len: u64) -> Result<std::ops::Range<usize>, AccessError> {
         let end =
             at.checked_add(len).filter(|end| *end <= self.0.len() as u64).ok_or(AccessError::OutOfBounds)?;
-        if key % 2 == 0 { Ok(at as usize..end as usize) } else { Err(AccessError::UnknownKey) }
+        if key.is_multiple_of(2) { Ok(at as usize..end as usize) } else { Err(AccessError::UnknownKey) }
     }
 }
 

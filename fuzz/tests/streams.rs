@@ -226,7 +226,9 @@ impl Bench {
                 let Some(of) = self.listener else { return };
                 let conn = self.device.drive().accepted(self.now, of, (IP, 4420).into(), peer, 1460);
                 let socket = Socket { established: true, ..Socket::default() };
-                drop(conn.map(|conn| self.sockets.insert(conn, socket)));
+                if let Some(conn) = conn {
+                    self.sockets.insert(conn, socket);
+                }
             }
             9 => {
                 if let Some(Ok(request)) = poll(&mut Box::pin(listener.next_request())) {

@@ -22,6 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use everywire_verbs::{Device, DeviceConfig, DeviceLimits, Gid, IcrcCheck, IwarpOptions, Mtu, Progress};
 
@@ -47,6 +48,9 @@ use wire::{Port, Wire as DatagramWire};
 
 /// Source port of raw Ethernet devices' QP1, as Linux' own RoCE has it, and of the flows that are spread beside it.
 const RAW_SOURCE_PORTS: [u16; 8] = [55_410, 49_152, 50_411, 52_003, 54_117, 57_329, 60_901, 63_499];
+
+/// How long opening a device on a fabric waits for a subnet manager to bring its port up.
+const BRING_UP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Most turns that a closing host takes to send what is left.
 const CLOSING_TURNS: usize = 16;
@@ -184,7 +188,8 @@ impl Host {
             mac: None,
             loopback: false,
         };
-        let engine = FabricEngine::new(device.clone(), port, &welcome.port, capture).map_err(failed)?;
+        let mut engine = FabricEngine::new(device.clone(), port, &welcome.port, capture).map_err(failed)?;
+        engine.await_active(BRING_UP_PATIENCE);
         Ok(Host::on(device, Engine::Fabric(Box::new(engine)), None, interface, addresses))
     }
 

@@ -5,12 +5,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use everywire_verbs::{Command, Device, Drive, Frame, IbPort, RouteError, RouteToken, Transmit};
-use rustix::event::epoll;
+use everywire_verbs::{Command, Device, Drive, Frame, IbPort, PortState, RouteError, RouteToken, Transmit};
+use rustix::event::{PollFd, PollFlags, epoll};
 
 use super::engine::Turn;
+use super::timespec;
 use crate::capture::Capture;
 use crate::fabric_port::message::PortValues;
 use crate::fabric_port::{FabricPort, Said};
@@ -83,6 +84,30 @@ impl FabricEngine {
             told_gone: false,
             empty_turns: 0,
         })
+    }
+
+    /// Waits until a subnet manager has brought the port up. A program that tells others of itself sooner cannot be found:
+    /// the administrator knows of ports by sweeps, which traps start no more often than the manager likes.
+    pub(crate) fn await_active(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        loop {
+            self.turn(false);
+            let Some(device) = &self.device else { return };
+            if device.port().state == PortState::Active || self.told_gone {
+                return;
+            }
+            let now = Instant::now();
+            if now >= until {
+                tracing::warn!(
+                    device = device.name(),
+                    "no subnet manager has brought the port up within {patience:?}"
+                );
+                return;
+            }
+            let mut watched = [PollFd::new(&self.epoll, PollFlags::IN)];
+            // Interrupted or not, the next turn looks.
+            let _ = rustix::event::poll(&mut watched, Some(&timespec(until - now)));
+        }
     }
 
     /// Readable when the socket has something.

@@ -6,22 +6,24 @@
 //! nothing is ever sent again. `emit` builds the segments, `answers` takes what comes back.
 
 mod answers;
+mod begin;
 mod emit;
 
 use std::collections::VecDeque;
 
 use everywire_wire::rdmap::{RdmapOpcode, Terminate};
-use everywire_wire::{Qpn, RKey, ddp::DdpTarget};
+use everywire_wire::{Qpn, ddp::DdpTarget};
 
 pub(super) use answers::ReadResponse;
 pub(super) use emit::{Step, tagged, untagged};
+
+use begin::{local_operation, measure};
 
 use super::params::Rtr;
 use super::shared::Shared;
 use crate::ib::attr::QpState;
 use crate::ib::env::{Counter, QpEnv, QpEvent};
-use crate::ib::wr::{Completion, MAX_MESSAGE, SendOp, SendWr, WcStatus};
-use crate::memory::{Access, Memory};
+use crate::ib::wr::{Completion, SendOp, SendWr, WcStatus};
 
 /// A send work request on its way.
 #[derive(Debug)]
@@ -342,45 +344,6 @@ pub(super) struct Blamed {
     seq: Seq,
     status: WcStatus,
     vendor_err: u32,
-}
-
-/// Does a local operation; the status it fails with, if it does.
-fn local_operation<E: QpEnv>(sh: &Shared, env: &mut E, wr: &SendWr) -> Option<WcStatus> {
-    let (pd, qpn) = (sh.pd(), sh.qpn());
-    let memory = env.memory();
-    let done = match &wr.op {
-        SendOp::LocalInv(key) => memory.invalidate_local(pd, qpn, *key),
-        SendOp::BindMw(bind) => memory.bind_window(pd, qpn, bind).map(drop),
-        SendOp::FastReg(reg) => memory.fast_register(pd, qpn, reg),
-        _ => Ok(()),
-    };
-    done.err().map(|_| WcStatus::MwBindErr)
-}
-
-/// Checks a work request's segments and gives its length.
-fn measure<E: QpEnv>(sh: &Shared, env: &mut E, wr: &SendWr) -> Result<u32, WcStatus> {
-    let asked = wr.length();
-    if asked > MAX_MESSAGE {
-        return Err(WcStatus::LocLenErr);
-    }
-    let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-    if atomic && asked < 8 {
-        return Err(WcStatus::LocLenErr);
-    }
-    let sink = wr.op.is_read_or_atomic();
-    if sink && sh.ord() == 0 {
-        return Err(WcStatus::LocQpOpErr);
-    }
-    if wr.inline.is_none() && asked > 0 {
-        env.memory().check_local(sh.pd(), &wr.sges, sink).map_err(|_| WcStatus::LocProtErr)?;
-    }
-    // RFC 5040 §5.2: the answer comes to the sink as a peer's write does (cases IW-06).
-    if let (SendOp::Read { .. }, true, true) = (&wr.op, sh.iwarp.strict_read_sink, asked > 0) {
-        let sge = &wr.sges[0];
-        let at = sh.remote(RKey(sge.lkey.0), sge.addr, asked, Access::REMOTE_WRITE);
-        env.memory().check_remote(&at).map_err(|_| WcStatus::LocProtErr)?;
-    }
-    Ok(if atomic { 8 } else { asked as u32 })
 }
 
 fn send_completion(sh: &Shared, wqe: &SendWqe, status: WcStatus, vendor_err: u32) -> Completion {

@@ -79,7 +79,7 @@ fn peer(header: &libc::msghdr) -> Option<Peer> {
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(header);
         while let Some(message) = at.as_ref() {
-            let room = (message.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+            let room = message.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
             let data = libc::CMSG_DATA(at);
             match (message.cmsg_level, message.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if room >= size_of::<libc::ucred>() => {
