@@ -79,6 +79,11 @@ impl Drop for ListenerInner {
             }
             queue.wakers.drain_into(&mut state.core.wakes);
         }
+        drop(state);
+        // Now, not when the driver comes: until then the system would go on accepting.
+        if self.device.wire() == Wire::Iwarp {
+            self.device.release_stream(self.local);
+        }
     }
 }
 
