@@ -7,6 +7,7 @@ pub mod attr;
 pub mod burst;
 mod completer;
 pub mod env;
+pub(crate) mod local;
 pub mod packet;
 pub mod path;
 pub mod post;

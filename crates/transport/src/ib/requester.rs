@@ -19,6 +19,7 @@ use everywire_wire::Psn;
 
 use super::attr::QpType;
 use super::env::{Counter, QpEnv};
+use super::local::local_operation;
 use super::retry::{Retry, Verdict, earlier};
 use super::shared::Shared;
 use super::wr::{MAX_MESSAGE, SendOp, SendWr, WcStatus};
@@ -158,7 +159,7 @@ impl Requester {
             return false;
         }
         if wqe.wr.op.is_local() {
-            wqe.failed = local_operation(sh, env, &wqe.wr);
+            wqe.failed = local_operation(env.memory(), sh.pd(), sh.qpn(), &wqe.wr.op);
             wqe.packets = 0;
         } else {
             match measure(sh, env, &wqe.wr) {
@@ -272,19 +273,6 @@ impl Requester {
         self.halt(sh, env);
         *self = Requester::default();
     }
-}
-
-/// Does a local operation; the status it fails with, if it does.
-fn local_operation<E: QpEnv>(sh: &Shared, env: &mut E, wr: &SendWr) -> Option<WcStatus> {
-    let (pd, qpn) = (sh.pd(), sh.qpn());
-    let memory = env.memory();
-    let done = match &wr.op {
-        SendOp::LocalInv(key) => memory.invalidate_local(pd, qpn, *key),
-        SendOp::BindMw(bind) => memory.bind_window(pd, qpn, bind).map(drop),
-        SendOp::FastReg(reg) => memory.fast_register(pd, qpn, reg),
-        _ => Ok(()),
-    };
-    done.err().map(|_| WcStatus::MwBindErr)
 }
 
 /// Checks a work request's segments and gives its length.

@@ -295,20 +295,5 @@ pub(super) fn complete_error<E: QpEnv>(
 
 /// A receive completion with the fields that are always the same.
 pub(super) fn recv_completion(sh: &Shared, wr_id: u64) -> Completion {
-    Completion {
-        wr_id,
-        status: WcStatus::Success,
-        opcode: WcOpcode::Recv,
-        byte_len: 0,
-        imm: None,
-        invalidated: None,
-        qpn: sh.qpn(),
-        src_qp: sh.dest_qp,
-        grh: false,
-        slid: everywire_wire::Lid(0),
-        sl: 0,
-        dlid_path_bits: 0,
-        solicited: false,
-        vendor_err: 0,
-    }
+    Completion::of(wr_id, WcOpcode::Recv, sh.qpn(), sh.dest_qp)
 }

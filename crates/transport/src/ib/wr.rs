@@ -342,3 +342,26 @@ pub struct Completion {
     /// More about an error: the NAK's syndrome if the peer sent one, else 0.
     pub vendor_err: u32,
 }
+
+impl Completion {
+    /// One in success, with nothing in it but whose it is and what ended.
+    #[inline]
+    pub(crate) fn of(wr_id: u64, opcode: WcOpcode, qpn: Qpn, src_qp: Qpn) -> Completion {
+        Completion {
+            wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            qpn,
+            src_qp,
+            grh: false,
+            slid: Lid(0),
+            sl: 0,
+            dlid_path_bits: 0,
+            solicited: false,
+            vendor_err: 0,
+        }
+    }
+}

@@ -17,12 +17,13 @@ use everywire_wire::{Qpn, ddp::DdpTarget};
 pub(super) use answers::ReadResponse;
 pub(super) use emit::{Step, tagged, untagged};
 
-use begin::{local_operation, measure};
+use begin::measure;
 
 use super::params::Rtr;
 use super::shared::Shared;
 use crate::ib::attr::QpState;
 use crate::ib::env::{Counter, QpEnv, QpEvent};
+use crate::ib::local::local_operation;
 use crate::ib::wr::{Completion, SendOp, SendWr, WcStatus};
 
 /// A send work request on its way.
@@ -185,7 +186,7 @@ impl Requester {
             return false;
         }
         if op.is_local() {
-            wqe.failed = local_operation(sh, env, &wqe.wr);
+            wqe.failed = local_operation(env.memory(), sh.pd(), sh.qpn(), &wqe.wr.op);
             self.stopped = wqe.failed.is_some();
             self.finish_message(0);
             self.retire(sh, env, written);
@@ -347,20 +348,6 @@ pub(super) struct Blamed {
 }
 
 fn send_completion(sh: &Shared, wqe: &SendWqe, status: WcStatus, vendor_err: u32) -> Completion {
-    Completion {
-        wr_id: wqe.wr.wr_id,
-        status,
-        opcode: wqe.wr.op.wc_opcode(),
-        byte_len: wqe.length,
-        imm: None,
-        invalidated: None,
-        qpn: sh.qpn(),
-        src_qp: Qpn::default(),
-        grh: false,
-        slid: Default::default(),
-        sl: 0,
-        dlid_path_bits: 0,
-        solicited: false,
-        vendor_err,
-    }
+    let plain = Completion::of(wqe.wr.wr_id, wqe.wr.op.wc_opcode(), sh.qpn(), Qpn::default());
+    Completion { status, byte_len: wqe.length, vendor_err, ..plain }
 }

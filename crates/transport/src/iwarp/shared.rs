@@ -54,22 +54,7 @@ impl Shared {
 
     /// A receive completion with the fields that are always the same.
     pub(super) fn recv_completion(&self, wr_id: u64) -> Completion {
-        Completion {
-            wr_id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            qpn: self.qpn(),
-            src_qp: Qpn::default(),
-            grh: false,
-            slid: Default::default(),
-            sl: 0,
-            dlid_path_bits: 0,
-            solicited: false,
-            vendor_err: 0,
-        }
+        Completion::of(wr_id, WcOpcode::Recv, self.qpn(), Qpn::default())
     }
 
     /// A receive that ends in error or flushed.

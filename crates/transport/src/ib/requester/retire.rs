@@ -226,20 +226,6 @@ impl Requester {
 }
 
 fn send_completion(sh: &Shared, wqe: &SendWqe, status: WcStatus, vendor_err: u32) -> Completion {
-    Completion {
-        wr_id: wqe.wr.wr_id,
-        status,
-        opcode: wqe.wr.op.wc_opcode(),
-        byte_len: wqe.length,
-        imm: None,
-        invalidated: None,
-        qpn: sh.qpn(),
-        src_qp: sh.dest_qp,
-        grh: false,
-        slid: everywire_wire::Lid(0),
-        sl: 0,
-        dlid_path_bits: 0,
-        solicited: false,
-        vendor_err,
-    }
+    let plain = Completion::of(wqe.wr.wr_id, wqe.wr.op.wc_opcode(), sh.qpn(), sh.dest_qp);
+    Completion { status, byte_len: wqe.length, vendor_err, ..plain }
 }

@@ -1,6 +1,6 @@
-//! What is done when a work request is begun: a local operation is carried out, any other is measured and its segments checked.
+//! What is judged when a work request is begun: its length and its segments.
 //!
-//! Read IBTA vol. 1 §10.6.5 (local operations) and RFC 5040 §5.2 (the sink of a READ) first. Nothing here touches the queue.
+//! Read RFC 5040 §5.2 (the sink of a READ) first. Nothing here touches the queue; local operations are `ib::local`'s.
 
 use everywire_wire::RKey;
 
@@ -8,19 +8,6 @@ use crate::ib::env::QpEnv;
 use crate::ib::wr::{MAX_MESSAGE, SendOp, SendWr, WcStatus};
 use crate::iwarp::shared::Shared;
 use crate::memory::{Access, Memory};
-
-/// Does a local operation; the status it fails with, if it does.
-pub(super) fn local_operation<E: QpEnv>(sh: &Shared, env: &mut E, wr: &SendWr) -> Option<WcStatus> {
-    let (pd, qpn) = (sh.pd(), sh.qpn());
-    let memory = env.memory();
-    let done = match &wr.op {
-        SendOp::LocalInv(key) => memory.invalidate_local(pd, qpn, *key),
-        SendOp::BindMw(bind) => memory.bind_window(pd, qpn, bind).map(drop),
-        SendOp::FastReg(reg) => memory.fast_register(pd, qpn, reg),
-        _ => Ok(()),
-    };
-    done.err().map(|_| WcStatus::MwBindErr)
-}
 
 /// Checks a work request's segments and gives its length.
 pub(super) fn measure<E: QpEnv>(sh: &Shared, env: &mut E, wr: &SendWr) -> Result<u32, WcStatus> {
