@@ -80,7 +80,7 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     };
     let measured = product(args, &plan, peer)?;
     drop(second);
-    let baseline = raw_options.map(|options| raw(args, &options, &plan, peer)).transpose()?;
+    let baseline = raw_options.map(|options| raw(args, &options, &plan)).transpose()?;
     let name = format!(
         "{} {} {} B{}",
         plan.service.name(),
@@ -254,9 +254,17 @@ fn raw_tcp(own: IpAddr, peer: IpAddr, plan: &Plan) -> Result<Measured, CliError>
     Ok(Measured { gbit_per_s, msg_per_s, p50_us, p99_us, messages: 0, lost: None })
 }
 
+/// Two loopback addresses that no other process takes by this rule: those that the second process has left may be another's
+/// by now.
+fn own_loopback_pair() -> [IpAddr; 2] {
+    let pid = std::process::id();
+    [1, 2]
+        .map(|last| IpAddr::from([127, 0x80 | (pid >> 14) as u8, (pid >> 6) as u8, (pid << 2) as u8 | last]))
+}
+
 /// Raw UDP with the product's sockets, in a second thread on two addresses of this host.
-fn raw(args: &Args, options: &BaselineOptions, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
-    let (own, peer) = (IpAddr::from([127, 0, 0, 100]), peer.ip());
+fn raw(args: &Args, options: &BaselineOptions, plan: &Plan) -> Result<Measured, CliError> {
+    let [own, peer] = own_loopback_pair();
     if args.device.wire() == "iwarp" {
         return raw_tcp(own, peer, plan);
     }
