@@ -1,0 +1,7 @@
+//! iSCSI (RFC 7143) and iSER (RFC 7145): target and initiator.
+#![forbid(unsafe_code)]
+
+pub mod keys;
+pub mod login;
+pub mod name;
+pub mod pdu;
