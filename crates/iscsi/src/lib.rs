@@ -5,3 +5,4 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod pdu;
+pub mod session;

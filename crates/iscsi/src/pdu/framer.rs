@@ -43,8 +43,8 @@ pub enum FrameError {
         limit: usize,
     },
     /// An opcode that the standard does not have.
-    #[error("opcode {0:#04x} is reserved (RFC 7143 §11.2.1.2)")]
-    Opcode(u8),
+    #[error("opcode {:#04x} is reserved (RFC 7143 §11.2.1.2)", .0[0] & 0x3f)]
+    Opcode(Box<[u8; BHS_LEN]>),
     /// A message whose length is not what its header says.
     #[error("a PDU of {len} bytes whose header says {said}")]
     Length {
@@ -71,7 +71,7 @@ fn lengths(bhs: &[u8; BHS_LEN], max_data: usize) -> Result<Lengths, FrameError> 
 }
 
 fn header_of(bhs: &[u8; BHS_LEN]) -> Result<Header, FrameError> {
-    Header::parse(bhs).ok_or(FrameError::Opcode(bhs[0] & 0x3f))
+    Header::parse(bhs).ok_or_else(|| FrameError::Opcode(Box::new(*bhs)))
 }
 
 fn first(bytes: &[u8]) -> Option<[u8; BHS_LEN]> {

@@ -73,7 +73,7 @@ fn too_long_and_unknown_are_refused() {
     let mut bytes = [0; 48];
     bytes[0] = 0x1c;
     framer.space().extend_from_slice(&bytes);
-    assert_eq!(framer.next_pdu(), Err(FrameError::Opcode(0x1c)));
+    assert_eq!(framer.next_pdu(), Err(FrameError::Opcode(Box::new(bytes))));
 }
 
 /// RFC 7143 §11.3: where the fields of a command lie.
