@@ -5,4 +5,7 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod pdu;
+pub mod rdma;
 pub mod session;
+pub mod target;
+pub mod tcp;

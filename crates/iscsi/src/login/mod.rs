@@ -36,6 +36,15 @@ pub enum SessionKind {
     Normal(IscsiName),
 }
 
+impl std::fmt::Display for SessionKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SessionKind::Discovery => f.write_str("discovery"),
+            SessionKind::Normal(target) => target.fmt(f),
+        }
+    }
+}
+
 /// Who logged in to what; the session's identity (RFC 7143 §4.4.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {

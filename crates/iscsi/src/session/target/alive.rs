@@ -33,6 +33,11 @@ impl Alive {
 }
 
 impl Session {
+    /// The initiator sent something that the binding kept for itself.
+    pub fn heard(&mut self, now: Instant) {
+        self.alive.heard(now);
+    }
+
     /// When [`Session::tick`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         let ping = match self.alive.pinged {

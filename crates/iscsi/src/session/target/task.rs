@@ -228,6 +228,12 @@ impl Session {
         }
     }
 
+    /// What was asked for did not come as it should: the task ends with the sense data of RFC 7143 §11.4.7.2.
+    pub fn transfer_failed(&mut self, id: TaskId) {
+        let (asc, ascq) = INCORRECT_AMOUNT;
+        self.finished(id, Some(scsi::aborted(asc, ascq)));
+    }
+
     /// A task's future ended.
     pub fn finished(&mut self, id: TaskId, outcome: Option<Outcome>) {
         if self.task(id).is_none() {
