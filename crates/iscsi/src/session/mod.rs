@@ -4,6 +4,7 @@
 //! control PDUs and asks its *datamover* to fetch or put a command's data. On TCP that becomes R2T, Data-Out and Data-In PDUs
 //! (`tcp`), on iSER RDMA READs and WRITEs (`rdma`), which the session never sees. Error recovery level 0, one connection.
 
+pub mod initiator;
 pub mod scsi;
 pub mod target;
 mod window;

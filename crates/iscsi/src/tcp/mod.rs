@@ -7,6 +7,7 @@ pub mod initiator;
 mod mover;
 mod outbox;
 pub mod target;
+mod transfers;
 
 use std::io;
 use std::task::{Context, Poll};
