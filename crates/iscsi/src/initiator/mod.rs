@@ -275,14 +275,20 @@ impl<C: Connector> Task<C> {
     /// Keeps the session up.
     async fn keep(mut self, connection: Connection<C::Stream>, login: crate::login::initiator::LoggedIn) {
         let mut session = Some((connection, Box::new(login)));
+        let mut pause = FIRST_PAUSE;
         while let Some((mut connection, login)) = session.take() {
+            let began = self.rt.now();
             let why = connection.run(&login, self.options.session.clone(), &self.work).await;
             drop(connection);
+            // Two that take each other's place (one name and ISID twice) must not do so without a pause.
+            let lived = self.rt.now() - began;
+            pause = if lived > LONGEST_PAUSE { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             if self.work.is_over() {
                 return self.work.end(&IscsiError::Ended);
             }
             tracing::warn!("the session was lost: {why}; logging in again");
             self.work.lost();
+            self.rt.sleep(pause / 2).await;
             match self.come_back(&why).await {
                 Ok(back) => session = Some(back),
                 Err(error) => return self.work.end(&error),

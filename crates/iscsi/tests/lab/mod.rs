@@ -1,6 +1,8 @@
 //! A target and initiators in virtual time, joined by pipes that can be cut, with a disk of a handful of commands behind.
 #![allow(dead_code)]
 
+mod disk;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -10,22 +12,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use everywire_block::{IoBuf, IoFuture};
 use everywire_iscsi::initiator::{Connector, Initiator, IscsiError, Options};
 use everywire_iscsi::name::IscsiName;
-use everywire_iscsi::pdu::TaskResult;
-use everywire_iscsi::session::scsi::{Command, Function, Nexus, Outcome, Residual, Submitted, Task};
-use everywire_iscsi::target::{Device, InitiatorPort, Node, Portal, Target, TargetOptions};
+use everywire_iscsi::target::{Node, Portal, Target, TargetOptions};
 use everywire_iscsi::tcp::ByteStream;
 use everywire_sim::World;
 use everywire_verbs::rt::{LocalFuture, Rt};
 
+pub use disk::{BLOCK, MiniDisk, STUCK};
+
 pub const TARGET: &str = "iqn.2001-04.com.example:disk";
 pub const HOST: &str = "iqn.2001-04.com.example:host";
-pub const BLOCK: usize = 512;
-pub const BLOCKS: usize = 8192;
-/// Never ends, until it is aborted.
-pub const STUCK: u8 = 0xff;
 pub const LIMIT: Duration = Duration::from_secs(600);
 
 pub fn name(text: &str) -> IscsiName {
@@ -146,133 +143,6 @@ pub fn address(port: u16) -> SocketAddr {
     SocketAddr::new([192, 0, 2, 1].into(), port)
 }
 
-/// The disk.
-#[derive(Clone)]
-pub struct MiniDisk {
-    pub bytes: Rc<RefCell<Vec<u8>>>,
-    pub nexuses: Rc<Cell<usize>>,
-    pub seen: Rc<RefCell<Vec<Command>>>,
-    pub managed: Rc<RefCell<Vec<Function>>>,
-}
-
-impl Default for MiniDisk {
-    fn default() -> Self {
-        let bytes = Rc::new(RefCell::new(vec![0; BLOCKS * BLOCK]));
-        MiniDisk { bytes, nexuses: Rc::default(), seen: Rc::default(), managed: Rc::default() }
-    }
-}
-
-struct MiniNexus(MiniDisk);
-
-impl Drop for MiniNexus {
-    fn drop(&mut self) {
-        self.0.nexuses.set(self.0.nexuses.get() - 1);
-    }
-}
-
-impl Device for MiniDisk {
-    fn nexus(&self, _: &InitiatorPort) -> Box<dyn Nexus> {
-        self.nexuses.set(self.nexuses.get() + 1);
-        Box::new(MiniNexus(self.clone()))
-    }
-}
-
-struct MiniTask {
-    disk: MiniDisk,
-    command: Command,
-    at: usize,
-    len: usize,
-}
-
-impl MiniTask {
-    fn residual(&self, expected: u32) -> Residual {
-        match self.len as i64 - i64::from(expected) {
-            0 => Residual::None,
-            over @ 1.. => Residual::Over(over as u32),
-            under => Residual::Under(-under as u32),
-        }
-    }
-}
-
-impl Task for MiniTask {
-    fn data_out(&self) -> u32 {
-        if self.command.cdb[0] == 0x8a { self.command.data_out.min(self.len as u32) } else { 0 }
-    }
-
-    fn data_in(&self) -> u32 {
-        if self.command.cdb[0] == 0x88 { self.command.data_in.min(self.len as u32) } else { 0 }
-    }
-
-    fn execute(self: Box<Self>, memory: IoBuf) -> IoFuture<Option<Outcome>> {
-        if self.command.cdb[0] == STUCK {
-            return IoFuture::pending(std::future::pending());
-        }
-        let (expected, moved) = if self.data_out() > 0 {
-            let len = self.data_out() as usize;
-            memory.load(0, &mut self.disk.bytes.borrow_mut()[self.at..self.at + len]);
-            (self.command.data_out, 0)
-        } else {
-            let len = self.data_in() as usize;
-            memory.store(0, &self.disk.bytes.borrow()[self.at..self.at + len]);
-            (self.command.data_in, len as u32)
-        };
-        let residual = self.residual(expected);
-        IoFuture::ready(Some(Outcome { data_in: moved, residual, ..Outcome::default() }))
-    }
-}
-
-struct Fixed(Vec<u8>, u32);
-
-impl Task for Fixed {
-    fn data_out(&self) -> u32 {
-        0
-    }
-
-    fn data_in(&self) -> u32 {
-        self.1.min(self.0.len() as u32)
-    }
-
-    fn execute(self: Box<Self>, memory: IoBuf) -> IoFuture<Option<Outcome>> {
-        let len = self.data_in();
-        memory.store(0, &self.0[..len as usize]);
-        let residual = if len < self.1 { Residual::Under(self.1 - len) } else { Residual::None };
-        IoFuture::ready(Some(Outcome { data_in: len, residual, ..Outcome::default() }))
-    }
-}
-
-impl Nexus for MiniNexus {
-    fn submit(&self, command: &Command) -> Submitted {
-        self.0.seen.borrow_mut().push(command.clone());
-        let cdb = &command.cdb;
-        let word = |at: usize| u32::from_be_bytes(cdb[at..at + 4].try_into().expect("4 bytes")) as usize;
-        match cdb[0] {
-            0x00 | 0x35 => Submitted::Done(Outcome::default()),
-            0x9e => {
-                let mut data = vec![0; 32];
-                data[..8].copy_from_slice(&(BLOCKS as u64 - 1).to_be_bytes());
-                data[8..12].copy_from_slice(&(BLOCK as u32).to_be_bytes());
-                Submitted::Task(Box::new(Fixed(data, command.data_in)))
-            }
-            0x88 | 0x8a | STUCK => Submitted::Task(Box::new(MiniTask {
-                disk: self.0.clone(),
-                command: command.clone(),
-                at: word(6) * BLOCK,
-                len: word(10) * BLOCK,
-            })),
-            _ => {
-                let mut sense = vec![0; 18];
-                (sense[0], sense[2], sense[7], sense[12]) = (0x70, 5, 10, 0x20);
-                Submitted::Done(Outcome { status: 2, sense, ..Outcome::default() })
-            }
-        }
-    }
-
-    fn manage(&self, _: u64, function: Function) -> IoFuture<TaskResult> {
-        self.0.managed.borrow_mut().push(function);
-        IoFuture::ready(TaskResult::Complete)
-    }
-}
-
 /// The whole of it.
 pub struct Lab {
     pub world: World,
@@ -306,7 +176,8 @@ impl Lab {
     }
 
     pub fn rt(&self) -> Rt {
-        self.world.rt_outside()
+        // The same source of entropy for all: each session gets its own ISID.
+        self.pipes.rt.clone()
     }
 
     pub fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
