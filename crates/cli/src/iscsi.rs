@@ -215,7 +215,9 @@ fn credentials(name: Option<&str>, file: Option<&PathBuf>) -> Result<Option<Cred
 fn own_name(runtime: &TokioRt) -> Result<IscsiName, CliError> {
     let theirs = std::fs::read_to_string(NAME_FILE).ok();
     let named = theirs.as_deref().and_then(|text| {
-        text.lines().find_map(|line| line.trim().strip_prefix("InitiatorName=")).and_then(|name| name.trim().parse().ok())
+        text.lines()
+            .find_map(|line| line.trim().strip_prefix("InitiatorName="))
+            .and_then(|name| name.trim().parse().ok())
     });
     if let Some(name) = named {
         return Ok(name);

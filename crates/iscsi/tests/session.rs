@@ -30,7 +30,8 @@ const GEOMETRIES: [(&str, &str, &str, &str); 2] =
 #[test]
 fn data_moves_in_every_way() {
     for (immediate, r2t) in [("Yes", "No"), ("Yes", "Yes"), ("No", "No"), ("No", "Yes")] {
-        for (header, data) in [("None", "None"), ("CRC32C", "CRC32C"), ("CRC32C", "None"), ("None", "CRC32C")] {
+        for (header, data) in [("None", "None"), ("CRC32C", "CRC32C"), ("CRC32C", "None"), ("None", "CRC32C")]
+        {
             for (segment, first, burst, outstanding) in GEOMETRIES {
                 let lab = Lab::new(1);
                 let keys = [
@@ -80,11 +81,15 @@ fn residuals() {
             assert_eq!(done.data, pattern(1, 2048)[..want.min(usize::from(blocks) * BLOCK)]);
         }
         let bytes = pattern(5, 1024);
-        let done = session.execute(0, &cdb(0x8a, 1), Transfer::Out(bytes.clone().into())).await.expect("a status");
+        let done =
+            session.execute(0, &cdb(0x8a, 1), Transfer::Out(bytes.clone().into())).await.expect("a status");
         assert_eq!((done.status, done.residual), (0, Residual::Under(512)));
         assert_eq!(disk.bytes.borrow()[..512], bytes[..512]);
         assert_eq!(disk.bytes.borrow()[512..1024], pattern(1, 2048)[512..1024], "nothing beyond the command");
-        let done = session.execute(0, &cdb(0x8a, 2), Transfer::Out(bytes[..512].to_vec().into())).await.expect("a status");
+        let done = session
+            .execute(0, &cdb(0x8a, 2), Transfer::Out(bytes[..512].to_vec().into()))
+            .await
+            .expect("a status");
         assert_eq!((done.status, done.residual), (0, Residual::Over(512)));
         let done = session.execute(0, &[0x5f; 10], Transfer::None).await.expect("a status");
         assert_eq!((done.status, done.sense[2], done.sense[12]), (2, 5, 0x20));
@@ -152,7 +157,10 @@ fn task_management() {
     lab.run(async move {
         rt.sleep(Duration::from_millis(10)).await;
         assert_eq!(session.manage(TaskFunction::LunReset, 0).await.expect("an answer"), TaskResult::Complete);
-        assert_eq!(session.manage(TaskFunction::Reassign, 0).await.expect("an answer"), TaskResult::NoReassignment);
+        assert_eq!(
+            session.manage(TaskFunction::Reassign, 0).await.expect("an answer"),
+            TaskResult::NoReassignment
+        );
         let done = session.execute(0, &[0; 6], Transfer::None).await.expect("the session goes on");
         assert_eq!(done.status, 0);
         rt.sleep(Duration::from_secs(60)).await;

@@ -21,8 +21,10 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let ground = args.portal.open()?;
     let found = ground.block_on(ground.discover())?;
     if args.json {
-        let targets =
-            found.iter().map(|one| json!({ "name": one.name.as_str(), "addresses": one.addresses })).collect();
+        let targets = found
+            .iter()
+            .map(|one| json!({ "name": one.name.as_str(), "addresses": one.addresses }))
+            .collect();
         return print(format_args!("{:#}", Value::Array(targets)));
     }
     for target in &found {

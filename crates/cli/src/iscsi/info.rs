@@ -33,7 +33,8 @@ pub fn run(args: &Args) -> Result<(), CliError> {
 }
 
 async fn show(disk: &Disk, as_json: bool) -> Result<(), CliError> {
-    let done = disk.execute(&[0x12, 0, 0, 0, INQUIRY, 0], Transfer::In(INQUIRY.into())).await.map_err(failed)?;
+    let done =
+        disk.execute(&[0x12, 0, 0, 0, INQUIRY, 0], Transfer::In(INQUIRY.into())).await.map_err(failed)?;
     let text = |range: std::ops::Range<usize>| {
         let bytes = done.data.get(range).unwrap_or_default();
         String::from_utf8_lossy(bytes).trim().to_owned()

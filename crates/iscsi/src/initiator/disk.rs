@@ -54,7 +54,9 @@ impl Disk {
         (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
         let data = disk.run("READ CAPACITY (16)", &cdb, Transfer::In(32)).await?.data;
         let (last, size) = match (data.first_chunk::<8>(), data.get(8..12)) {
-            (Some(last), Some(size)) => (u64::from_be_bytes(*last), u32::from_be_bytes([size[0], size[1], size[2], size[3]])),
+            (Some(last), Some(size)) => {
+                (u64::from_be_bytes(*last), u32::from_be_bytes([size[0], size[1], size[2], size[3]]))
+            }
             _ => return Err(IscsiError::Protocol("READ CAPACITY (16) gave too few bytes".to_owned())),
         };
         if !size.is_power_of_two() || !(512..=1 << 16).contains(&size) {
@@ -78,7 +80,12 @@ impl Disk {
     }
 
     /// A command that must succeed.
-    async fn run(&self, what: &'static str, cdb: &[u8], transfer: Transfer) -> Result<Completion, IscsiError> {
+    async fn run(
+        &self,
+        what: &'static str,
+        cdb: &[u8],
+        transfer: Transfer,
+    ) -> Result<Completion, IscsiError> {
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -99,7 +106,10 @@ impl Disk {
         let block = u64::from(self.capacity.block_size);
         let end = offset.checked_add(len as u64).filter(|&end| end <= self.capacity.bytes());
         if !offset.is_multiple_of(block) || !(len as u64).is_multiple_of(block) || end.is_none() {
-            let text = format!("{len} bytes at {offset}: whole blocks of {block} bytes within {}", self.capacity.bytes());
+            let text = format!(
+                "{len} bytes at {offset}: whole blocks of {block} bytes within {}",
+                self.capacity.bytes()
+            );
             return Err(IscsiError::Argument(text));
         }
         Ok(offset / block)
@@ -124,7 +134,10 @@ impl Disk {
             let piece = (len - data.len()).min(MAX_TRANSFER as usize);
             let done = self.run("READ (16)", &self.cdb(0x88, lba, piece), Transfer::In(piece)).await?;
             if done.data.len() != piece {
-                return Err(IscsiError::Protocol(format!("READ (16) gave {} bytes of {piece}", done.data.len())));
+                return Err(IscsiError::Protocol(format!(
+                    "READ (16) gave {} bytes of {piece}",
+                    done.data.len()
+                )));
             }
             data.extend_from_slice(&done.data);
             lba += piece as u64 / u64::from(self.capacity.block_size);

@@ -148,7 +148,9 @@ fn sense_text(sense: &[u8]) -> String {
         [0x70 | 0x71, _, key, ..] if sense.len() >= 14 => {
             format!(", sense key {:#x}, additional sense {:02x}{:02x}h", key & 15, sense[12], sense[13])
         }
-        [0x72 | 0x73, key, asc, ascq, ..] => format!(", sense key {:#x}, additional sense {asc:02x}{ascq:02x}h", key & 15),
+        [0x72 | 0x73, key, asc, ascq, ..] => {
+            format!(", sense key {:#x}, additional sense {asc:02x}{ascq:02x}h", key & 15)
+        }
         _ => String::new(),
     }
 }
@@ -314,7 +316,9 @@ impl<C: Connector> Task<C> {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 Err(error) => {
-                    return Err(IscsiError::Lost(format!("the session was lost ({why}) and did not come back: {error}")));
+                    return Err(IscsiError::Lost(format!(
+                        "the session was lost ({why}) and did not come back: {error}"
+                    )));
                 }
             }
         }
@@ -326,7 +330,9 @@ fn portal(text: &str) -> Result<SocketAddr, String> {
     let place = text.split(',').next().unwrap_or_default();
     let parsed = place.parse::<SocketAddr>().ok();
     let bare = || place.trim_matches(['[', ']']).parse().ok().map(|ip| SocketAddr::new(ip, crate::PORT));
-    parsed.or_else(bare).ok_or_else(|| format!("TargetAddress={text}: an address is needed, names are not resolved"))
+    parsed
+        .or_else(bare)
+        .ok_or_else(|| format!("TargetAddress={text}: an address is needed, names are not resolved"))
 }
 
 /// What targets there are at `address` for this initiator (RFC 7143 appendix C).
@@ -364,7 +370,8 @@ fn listed(pairs: text::Pairs) -> Result<Vec<Listed>, IscsiError> {
     for (key, value) in pairs {
         match (Key::of(&key), found.last_mut()) {
             (Some(Key::TargetName), _) => {
-                let name = value.parse().map_err(|e| IscsiError::Protocol(format!("TargetName={value}: {e}")))?;
+                let name =
+                    value.parse().map_err(|e| IscsiError::Protocol(format!("TargetName={value}: {e}")))?;
                 found.push(Listed { name, addresses: Vec::new() });
             }
             (Some(Key::TargetAddress), Some(last)) => last.addresses.push(value),

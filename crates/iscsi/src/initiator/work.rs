@@ -124,13 +124,20 @@ impl Work {
         answer
     }
 
-    pub(super) async fn command(&self, lun: u64, cdb: &[u8], transfer: Transfer) -> Result<Completion, IscsiError> {
+    pub(super) async fn command(
+        &self,
+        lun: u64,
+        cdb: &[u8],
+        transfer: Transfer,
+    ) -> Result<Completion, IscsiError> {
         let (out, want) = match transfer {
             Transfer::None => (Bytes::new(), 0),
             Transfer::In(want) => (Bytes::new(), want),
             Transfer::Out(out) => (out, 0),
         };
-        let len = |len: usize| u32::try_from(len).map_err(|_| IscsiError::Argument(format!("{len} bytes in one command")));
+        let len = |len: usize| {
+            u32::try_from(len).map_err(|_| IscsiError::Argument(format!("{len} bytes in one command")))
+        };
         if cdb.is_empty() || cdb.len() > crate::pdu::MAX_CDB {
             return Err(IscsiError::Argument(format!("a CDB of {} bytes", cdb.len())));
         }
@@ -149,7 +156,11 @@ impl Work {
         }
     }
 
-    pub(super) async fn ask(&self, data: Bytes, tag: Option<u32>) -> Result<(Bytes, Option<u32>), IscsiError> {
+    pub(super) async fn ask(
+        &self,
+        data: Bytes,
+        tag: Option<u32>,
+    ) -> Result<(Bytes, Option<u32>), IscsiError> {
         match self.submit(Job::Text(data, tag)).await? {
             Answer::Text(data, more) => Ok((data, more)),
             _ => Err(IscsiError::Ended),
@@ -201,7 +212,9 @@ impl Work {
     }
 
     pub(crate) fn done(&self, itt: u32, result: Result<Status, Failure>, data: Vec<u8>) {
-        let completion = |Status { status, sense, residual }| Answer::Command(Completion { status, sense, residual, data });
+        let completion = |Status { status, sense, residual }| {
+            Answer::Command(Completion { status, sense, residual, data })
+        };
         self.answer(itt, result.map(completion).map_err(IscsiError::from));
     }
 

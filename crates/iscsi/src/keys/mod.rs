@@ -6,9 +6,9 @@
 mod negotiate;
 mod params;
 pub mod table;
-pub mod text;
 #[cfg(test)]
 mod tests;
+pub mod text;
 
 pub use negotiate::{KeyError, Negotiation, Offers, Phase, Side};
 pub use params::{Params, TaskReporting};

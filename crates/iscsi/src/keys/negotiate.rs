@@ -166,7 +166,8 @@ impl Negotiation {
     /// One key as a pair to send; `None` if it was said already, or means nothing here.
     pub fn offer(&mut self, key: Key) -> Option<(String, String)> {
         let offered_rdma = self.talk[Key::RDMAExtensions as usize] == Talk::Offered;
-        let nothing = self.means_nothing(key) && !(key.row().irrelevant == Irrelevant::WithoutRdma && offered_rdma);
+        let nothing =
+            self.means_nothing(key) && !(key.row().irrelevant == Irrelevant::WithoutRdma && offered_rdma);
         if self.talk[key as usize] != Talk::Silent && !is_declared(key.row().rule) || nothing {
             return None;
         }
@@ -201,7 +202,12 @@ impl Negotiation {
     ///
     /// # Errors
     /// See [`KeyError`].
-    pub fn receive(&mut self, phase: Phase, name: &str, value: &str) -> Result<Option<(String, String)>, KeyError> {
+    pub fn receive(
+        &mut self,
+        phase: Phase,
+        name: &str,
+        value: &str,
+    ) -> Result<Option<(String, String)>, KeyError> {
         let answer = |value: &str| Ok(Some((name.to_owned(), value.to_owned())));
         let Some(key) = Key::of(name) else {
             // Answers that are no offers are not answered (§6.2).
@@ -274,17 +280,25 @@ impl Negotiation {
             Rule::Or => yes(text::boolean(name, offered)? || own == "Yes"),
             Rule::Min(low, high) => {
                 let theirs = text::number(name, offered)?;
-                (low..=high).contains(&theirs).then(|| own.parse().map_or(theirs, |own: u32| own.min(theirs)).to_string())
+                (low..=high)
+                    .contains(&theirs)
+                    .then(|| own.parse().map_or(theirs, |own: u32| own.min(theirs)).to_string())
             }
             Rule::Max(low, high) => {
                 let theirs = text::number(name, offered)?;
-                (low..=high).contains(&theirs).then(|| own.parse().map_or(theirs, |own: u32| own.max(theirs)).to_string())
+                (low..=high)
+                    .contains(&theirs)
+                    .then(|| own.parse().map_or(theirs, |own: u32| own.max(theirs)).to_string())
             }
             Rule::List => {
                 let takes = |wanted: &&str| own.split(',').any(|mine| mine == *wanted);
                 // Digests are none on a connection that RDMA takes over (RFC 7145 §6.1).
-                let plain = self.value(Key::RDMAExtensions) == "Yes" && matches!(key, Key::HeaderDigest | Key::DataDigest);
-                offered.split(',').find(|wanted| if plain { *wanted == "None" } else { takes(wanted) }).map(str::to_owned)
+                let plain = self.value(Key::RDMAExtensions) == "Yes"
+                    && matches!(key, Key::HeaderDigest | Key::DataDigest);
+                offered
+                    .split(',')
+                    .find(|wanted| if plain { *wanted == "None" } else { takes(wanted) })
+                    .map(str::to_owned)
             }
             Rule::Number { .. } | Rule::Flag | Rule::Text => None,
         })
@@ -299,8 +313,11 @@ impl Negotiation {
             let harmless = answer != REJECT && self.default_is_harmless(key);
             return if harmless { Ok(()) } else { Err(KeyError::Refused(key.name(), answer.to_owned())) };
         }
-        let inadmissible =
-            || KeyError::Inadmissible { key: key.name(), answer: answer.to_owned(), offered: offered.clone() };
+        let inadmissible = || KeyError::Inadmissible {
+            key: key.name(),
+            answer: answer.to_owned(),
+            offered: offered.clone(),
+        };
         let name = key.name();
         let admissible = match key.row().rule {
             Rule::And => !text::boolean(name, answer)? || offered == "Yes",
@@ -342,7 +359,8 @@ fn check_value(key: Key, value: &str) -> Result<(), KeyError> {
     match key.row().rule {
         Rule::Number { low, high, zero } => {
             let number = text::number(key.name(), value)?;
-            if !(low..=high).contains(&number) && !(zero && number == 0) {
+            let fits = (low..=high).contains(&number) || zero && number == 0;
+            if !fits {
                 let value = value.to_owned();
                 let wanted = "the number is out of the key's range (RFC 7143 §13)";
                 return Err(TextError::Value { key: key.name().to_owned(), value, wanted }.into());

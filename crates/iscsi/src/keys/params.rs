@@ -71,13 +71,15 @@ impl Params {
         let (max_recv, max_send) = match (rdma, side) {
             (true, Side::Target) => (to_target, to_initiator),
             (true, Side::Initiator) => (to_initiator, to_target),
-            (false, _) => {
-                (declared(Key::MaxRecvDataSegmentLength), number(Key::MaxRecvDataSegmentLength))
-            }
+            (false, _) => (declared(Key::MaxRecvDataSegmentLength), number(Key::MaxRecvDataSegmentLength)),
         };
         let max_burst = number(Key::MaxBurstLength);
         let crc = |key: Key| negotiation.value(key) == "CRC32C";
-        let hello = if side == Side::Target { yes(Key::iSERHelloRequired) } else { negotiation.declared(Key::iSERHelloRequired) == "Yes" };
+        let hello = if side == Side::Target {
+            yes(Key::iSERHelloRequired)
+        } else {
+            negotiation.declared(Key::iSERHelloRequired) == "Yes"
+        };
         Params {
             digests: Digests { header: crc(Key::HeaderDigest), data: crc(Key::DataDigest) },
             initial_r2t: yes(Key::InitialR2T),

@@ -116,8 +116,11 @@ pub fn parse(bytes: &[u8]) -> Result<Pairs, TextError> {
 
 /// A capital letter, then letters, digits and a few signs.
 fn is_key(key: &str) -> bool {
-    let rest = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+' | b'@' | b'_' | b'/' | b'#');
-    key.len() <= MAX_KEY && key.bytes().next().is_some_and(|b| b.is_ascii_uppercase()) && key.bytes().all(rest)
+    let rest =
+        |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+' | b'@' | b'_' | b'/' | b'#');
+    key.len() <= MAX_KEY
+        && key.bytes().next().is_some_and(|b| b.is_ascii_uppercase())
+        && key.bytes().all(rest)
 }
 
 /// The bytes of a text.
@@ -168,7 +171,8 @@ pub fn boolean(key: &str, value: &str) -> Result<bool, TextError> {
 /// # Errors
 /// [`TextError::Value`].
 pub fn binary(key: &str, value: &str) -> Result<Vec<u8>, TextError> {
-    let bad = || wrong(key, value, "0x and hexadecimal digits, or 0b and base64, of at most 1024 bytes are needed");
+    let bad =
+        || wrong(key, value, "0x and hexadecimal digits, or 0b and base64, of at most 1024 bytes are needed");
     let (prefix, digits) = value.split_at_checked(2).ok_or_else(bad)?;
     let bytes = match prefix {
         "0x" | "0X" => from_hex(digits),
@@ -219,7 +223,10 @@ mod tests {
         assert_eq!(parse(b"low=1\0"), Err(TextError::NoPair("low=1".to_owned())));
         assert_eq!(parse(&b"A=1\0".repeat(MAX_PAIRS + 1)), Err(TextError::TooMany));
         assert_eq!(parse(&vec![0; MAX_TEXT + 1]), Err(TextError::TooLong));
-        assert!(matches!(parse(&[b"A=", &[b'x'; MAX_VALUE + 1][..], &[0]].concat()), Err(TextError::LongValue(..))));
+        assert!(matches!(
+            parse(&[b"A=", &[b'x'; MAX_VALUE + 1][..], &[0]].concat()),
+            Err(TextError::LongValue(..))
+        ));
     }
 
     /// RFC 7143 §6.1: decimal, hexadecimal and base64 constants.
@@ -227,12 +234,16 @@ mod tests {
     fn constants() {
         assert_eq!(number("K", "262144"), Ok(262144));
         assert_eq!(number("K", "0x1F"), Ok(31));
-        assert!(number("K", "-1").is_err() && number("K", "4294967296").is_err() && number("K", "0x+1").is_err());
+        assert!(
+            number("K", "-1").is_err() && number("K", "4294967296").is_err() && number("K", "0x+1").is_err()
+        );
         assert_eq!(binary("K", "0x0aFF"), Ok(vec![0x0a, 0xff]));
         assert_eq!(binary("K", "0xfff"), Ok(vec![0x0f, 0xff]));
         assert_eq!(binary("K", "0bCv8="), Ok(vec![0x0a, 0xff]));
         assert!(binary("K", "0x").is_err() && binary("K", "12").is_err() && binary("K", "0xg0").is_err());
-        assert!(binary("K", &hex(&[0; MAX_BINARY])).is_ok() && binary("K", &hex(&[0; MAX_BINARY + 1])).is_err());
+        assert!(
+            binary("K", &hex(&[0; MAX_BINARY])).is_ok() && binary("K", &hex(&[0; MAX_BINARY + 1])).is_err()
+        );
         assert!(boolean("K", "yes").is_err());
     }
 }

@@ -4,7 +4,10 @@
 //! otherwise, then says everything it wants in one request of the operational stage. Redirections are the caller's to follow.
 
 use super::chap::{self, ChapError, Credentials, Nonce, Supplicant};
-use super::{FULL_FEATURE, LoginStatus, MAX_LOGIN_DATA, MAX_LOGIN_PDUS, OPERATIONAL, SECURITY, SessionKind, VERSION, phase_of};
+use super::{
+    FULL_FEATURE, LoginStatus, MAX_LOGIN_DATA, MAX_LOGIN_PDUS, OPERATIONAL, SECURITY, SessionKind, VERSION,
+    phase_of,
+};
 use crate::keys::text::{self, Pairs, TextBuffer};
 use crate::keys::{Key, KeyError, Negotiation, Offers, Params, Phase, Side};
 use crate::name::{IscsiName, Isid};
@@ -110,7 +113,11 @@ impl Login {
     ///
     /// # Errors
     /// [`ChapError::SameSecret`].
-    pub fn start(options: LoginOptions, rdma_capable: bool, nonce: Nonce) -> Result<(Login, Pdu), LoginError> {
+    pub fn start(
+        options: LoginOptions,
+        rdma_capable: bool,
+        nonce: Nonce,
+    ) -> Result<(Login, Pdu), LoginError> {
         let supplicant = match &options.chap {
             Some(own) => Some(Supplicant::new(own.clone(), options.chap_target.clone(), nonce)?),
             None => None,
@@ -222,7 +229,8 @@ impl Login {
             }
             other => return Err(LoginError::Refused(other)),
         }
-        let wrong = |what: &str| Err(LoginError::Protocol(format!("login response: {what} (RFC 7143 §11.13)")));
+        let wrong =
+            |what: &str| Err(LoginError::Protocol(format!("login response: {what} (RFC 7143 §11.13)")));
         if response.itt != ITT || response.isid != self.options.isid.0 {
             return wrong("its tag or ISID is not the request's");
         }
@@ -244,7 +252,12 @@ impl Login {
         Ok(answers)
     }
 
-    fn security(&mut self, response: &LoginResponse, pairs: &Pairs, went: bool) -> Result<Progress, LoginError> {
+    fn security(
+        &mut self,
+        response: &LoginResponse,
+        pairs: &Pairs,
+        went: bool,
+    ) -> Result<Progress, LoginError> {
         let mut answers = self.note(phase_of(SECURITY), pairs)?;
         let chap = self.negotiation.value(Key::AuthMethod) == "CHAP";
         if went {
@@ -264,7 +277,9 @@ impl Login {
             return Ok(Progress::Send(self.say(&answers, true)));
         }
         if supplicant.has_answered() {
-            return Err(LoginError::Protocol("the target neither accepts nor refuses the CHAP response".to_owned()));
+            return Err(LoginError::Protocol(
+                "the target neither accepts nor refuses the CHAP response".to_owned(),
+            ));
         }
         answers.extend(supplicant.start());
         Ok(Progress::Send(self.say(&answers, false)))
@@ -284,7 +299,12 @@ impl Login {
         }
     }
 
-    fn operational(&mut self, response: &LoginResponse, pairs: &Pairs, went: bool) -> Result<Progress, LoginError> {
+    fn operational(
+        &mut self,
+        response: &LoginResponse,
+        pairs: &Pairs,
+        went: bool,
+    ) -> Result<Progress, LoginError> {
         let answers = self.note(Phase::Operational, pairs)?;
         if went {
             return self.went_on(response, answers);
@@ -294,7 +314,9 @@ impl Login {
 
     fn done(&mut self, response: &LoginResponse) -> Result<Progress, LoginError> {
         if response.tsih == 0 {
-            return Err(LoginError::Protocol("the last login response has TSIH 0 (RFC 7143 §11.13.3)".to_owned()));
+            return Err(LoginError::Protocol(
+                "the last login response has TSIH 0 (RFC 7143 §11.13.3)".to_owned(),
+            ));
         }
         if let Some(key) = self.negotiation.open().next() {
             return Err(LoginError::Protocol(format!("the target never answered {}", key.name())));

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 
 use super::chap::{self, Authenticator, ChapError, ChapPolicy, Nonce};
 use super::{
-    FULL_FEATURE, Identity, LoginStatus, MAX_LOGIN_PDUS, OPERATIONAL, SECURITY, SessionKind, VERSION, phase_of,
+    FULL_FEATURE, Identity, LoginStatus, MAX_LOGIN_PDUS, OPERATIONAL, SECURITY, SessionKind, VERSION,
+    phase_of,
 };
 use crate::keys::text::{self, Pairs, TextBuffer};
 use crate::keys::{Key, Negotiation, Offers, Params, Side};
@@ -246,11 +247,14 @@ impl Login {
 
     /// The first text: names and the session's type (RFC 7143 §6.3.1).
     fn enter(&self, gate: &dyn Gate, request: &LoginRequest, pairs: &Pairs) -> Result<Entered, Refusal> {
-        let find = |key: Key| pairs.iter().find(|(name, _)| name == key.name()).map(|(_, value)| value.as_str());
-        let missing = |key: Key| Refusal::new(LoginStatus::MissingParameter, format_args!("{} is missing", key.name()));
+        let find =
+            |key: Key| pairs.iter().find(|(name, _)| name == key.name()).map(|(_, value)| value.as_str());
+        let missing =
+            |key: Key| Refusal::new(LoginStatus::MissingParameter, format_args!("{} is missing", key.name()));
         let name = |key: Key, status: LoginStatus| {
             let text = find(key).ok_or_else(|| missing(key))?;
-            text.parse::<IscsiName>().map_err(|e| Refusal::new(status, format_args!("{}={text}: {e}", key.name())))
+            text.parse::<IscsiName>()
+                .map_err(|e| Refusal::new(status, format_args!("{}={text}: {e}", key.name())))
         };
         let initiator = name(Key::InitiatorName, LoginStatus::InitiatorError)?;
         let kind = match find(Key::SessionType).unwrap_or("Normal") {
@@ -348,9 +352,11 @@ impl Entered {
 
     fn authenticate(&mut self, nonce: Nonce, pairs: &Pairs, answers: &Pairs) -> Result<Pairs, Refusal> {
         let failed = |e: ChapError| Refusal::new(LoginStatus::AuthenticationFailure, e);
-        let method = answers.iter().find(|(name, _)| name == Key::AuthMethod.name()).map(|(_, value)| value.as_str());
+        let method =
+            answers.iter().find(|(name, _)| name == Key::AuthMethod.name()).map(|(_, value)| value.as_str());
         if method == Some("Reject") {
-            let why = if self.admission.chap.required() { "CHAP is required" } else { "only None is offered" };
+            let why =
+                if self.admission.chap.required() { "CHAP is required" } else { "only None is offered" };
             return Err(Refusal::new(LoginStatus::AuthenticationFailure, format_args!("AuthMethod: {why}")));
         }
         if method == Some("CHAP") {

@@ -34,8 +34,15 @@ impl Gate for Door {
             return Err(Refusal { moved_to: Some(to.to_owned()), ..refusal });
         }
         match &identity.kind {
-            SessionKind::Normal(name) if name.as_str() != TARGET => Err(Refusal::new(LoginStatus::NotFound, "no such name")),
-            _ => Ok(Admission { chap: self.chap.clone(), offers: self.offers.clone(), portal_group: 1, alias: None }),
+            SessionKind::Normal(name) if name.as_str() != TARGET => {
+                Err(Refusal::new(LoginStatus::NotFound, "no such name"))
+            }
+            _ => Ok(Admission {
+                chap: self.chap.clone(),
+                offers: self.offers.clone(),
+                portal_group: 1,
+                alias: None,
+            }),
         }
     }
 
@@ -55,7 +62,8 @@ fn login() -> Login {
 }
 
 fn request(flags: u8, pairs: &[(&str, &str)]) -> Pdu {
-    let header = LoginRequest { flags, isid: [0x80, 1, 2, 3, 4, 5], itt: 9, cmd_sn: 5, ..LoginRequest::default() };
+    let header =
+        LoginRequest { flags, isid: [0x80, 1, 2, 3, 4, 5], itt: 9, cmd_sn: 5, ..LoginRequest::default() };
     Pdu::with_data(header, text::emit(pairs.iter().copied())).immediate()
 }
 
@@ -114,7 +122,10 @@ fn refusals() {
 fn names_come_once() {
     let mut pairs = names();
     pairs.push(("InitiatorName", INITIATOR));
-    assert_eq!(status(login().receive(&Door::default(), &request(0x87, &pairs))), LoginStatus::InitiatorError);
+    assert_eq!(
+        status(login().receive(&Door::default(), &request(0x87, &pairs))),
+        LoginStatus::InitiatorError
+    );
 }
 
 /// RFC 7143 §6.2: text over several PDUs; the answer to one with C is empty.
@@ -151,13 +162,19 @@ fn options() -> LoginOptions {
         kind: SessionKind::Normal(TARGET.parse().unwrap()),
         chap: None,
         chap_target: None,
-        offers: Offers::default().with(Key::MaxRecvDataSegmentLength, 65536).with(Key::HeaderDigest, "CRC32C,None"),
+        offers: Offers::default()
+            .with(Key::MaxRecvDataSegmentLength, 65536)
+            .with(Key::HeaderDigest, "CRC32C,None"),
         cmd_sn: 1,
     }
 }
 
 /// Runs both halves against each other.
-fn both(door: &Door, options: LoginOptions, nonce: u64) -> Result<(initiator::LoggedIn, Established), LoginError> {
+fn both(
+    door: &Door,
+    options: LoginOptions,
+    nonce: u64,
+) -> Result<(initiator::LoggedIn, Established), LoginError> {
     let (mut theirs, mut ours) = (login(), None);
     let (mut login, mut pdu) = initiator::Login::start(options, false, Nonce::new(|| nonce))?;
     for _ in 0..10 {

@@ -14,8 +14,8 @@ use super::scsi::Residual;
 use crate::keys::Params;
 use crate::login::initiator::LoggedIn;
 use crate::pdu::{
-    Ahs, AsyncEvent, DataIn, FINAL, Header, LogoutReason, LogoutRequest, LogoutResult, NO_TAG, NopIn, NopOut, Pdu,
-    RejectReason, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest, TaskResult, TextRequest,
+    Ahs, AsyncEvent, DataIn, FINAL, Header, LogoutReason, LogoutRequest, LogoutResult, NO_TAG, NopIn, NopOut,
+    Pdu, RejectReason, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest, TaskResult, TextRequest,
 };
 
 /// Commands that may wait for the target's window.
@@ -195,7 +195,8 @@ impl Session {
             let mut cdb = [0; 16];
             let (first, more) = command.cdb.split_at(command.cdb.len().min(16));
             cdb[..first.len()].copy_from_slice(first);
-            let ahs = Ahs { more_cdb: Bytes::copy_from_slice(more), read_length: both.then_some(command.data_in) };
+            let ahs =
+                Ahs { more_cdb: Bytes::copy_from_slice(more), read_length: both.then_some(command.data_in) };
             let header = ScsiCommand {
                 flags,
                 lun: command.lun,
@@ -308,7 +309,11 @@ impl Session {
             }
             Header::DataIn(h) if h.flags & DataIn::STATUS != 0 => {
                 if self.numbered(h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn) && self.ends(h.itt) {
-                    let status = Status { status: h.status, sense: Vec::new(), residual: residual(h.flags, h.residual) };
+                    let status = Status {
+                        status: h.status,
+                        sense: Vec::new(),
+                        residual: residual(h.flags, h.residual),
+                    };
                     self.actions.push_back(Action::Done(h.itt, Ok(status)));
                 }
             }
@@ -329,7 +334,8 @@ impl Session {
             }
             Header::LogoutResponse(h) => {
                 let result = LogoutResult::from_code(h.response);
-                let text = result.map_or_else(|| format!("response {:#04x}", h.response), |one| one.to_string());
+                let text =
+                    result.map_or_else(|| format!("response {:#04x}", h.response), |one| one.to_string());
                 self.close(format!("logged out: {text}"));
             }
             Header::AsyncMessage(h) => {

@@ -8,8 +8,6 @@ pub mod initiator;
 pub mod scsi;
 pub mod target;
 mod window;
-#[cfg(test)]
-mod tests;
 
 pub use window::{Arrival, Window, before};
 

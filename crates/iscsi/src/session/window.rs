@@ -34,7 +34,12 @@ pub struct Window<T> {
 impl<T> Window<T> {
     /// Expects `first`, and takes `depth` commands before one is answered.
     pub fn new(first: u32, depth: u32) -> Window<T> {
-        Window { expected: first, max: first.wrapping_add(depth.max(1) - 1), held: BTreeMap::new(), delivered: 0 }
+        Window {
+            expected: first,
+            max: first.wrapping_add(depth.max(1) - 1),
+            held: BTreeMap::new(),
+            delivered: 0,
+        }
     }
 
     /// ExpCmdSN.

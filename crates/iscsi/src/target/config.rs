@@ -101,7 +101,9 @@ impl Node {
         match self.rule_for(initiator, address) {
             _ if self.rules.is_empty() => ("the target is open to everybody".to_owned(), true),
             Some((at, rule)) => (format!("access rule {} ({rule})", at + 1), !rule.deny),
-            None => (format!("none of {} access rules fits {initiator} at {address}", self.rules.len()), false),
+            None => {
+                (format!("none of {} access rules fits {initiator} at {address}", self.rules.len()), false)
+            }
         }
     }
 

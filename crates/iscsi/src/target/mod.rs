@@ -19,9 +19,9 @@ pub use config::{ConfigError, Device, InitiatorPort, Node, Portal};
 pub(crate) use registry::{Ended, Order};
 
 use crate::keys::{Key, Offers};
+use crate::login::chap::ChapPolicy;
 use crate::login::target::{Admission, Established, Gate, Refusal};
 use crate::login::{Identity, LoginStatus, SessionKind};
-use crate::login::chap::ChapPolicy;
 use crate::session::target::{Directory, Listed, Session, SessionOptions};
 use crate::tcp::{self, ByteStream};
 use registry::Registry;
@@ -197,7 +197,8 @@ impl Target {
             SessionKind::Normal(name) => {
                 let nodes = self.0.nodes.borrow();
                 let node = nodes.iter().find(|node| node.name == *name);
-                let device = node.and_then(|node| node.device_for(&established.identity.initiator, peer.ip()));
+                let device =
+                    node.and_then(|node| node.device_for(&established.identity.initiator, peer.ip()));
                 let device = device.ok_or_else(|| format!("{name} is gone"))?;
                 Some(device.nexus(&InitiatorPort {
                     name: established.identity.initiator.clone(),
@@ -221,7 +222,8 @@ impl Gate for Target {
         };
         let nodes = shared.nodes.borrow();
         let node = nodes.iter().find(|node| node.name == *name);
-        let node = node.ok_or_else(|| Refusal::new(LoginStatus::NotFound, format_args!("there is no target {name}")))?;
+        let node = node
+            .ok_or_else(|| Refusal::new(LoginStatus::NotFound, format_args!("there is no target {name}")))?;
         let (rule, allowed) = node.judge(&identity.initiator, peer.ip());
         if !allowed {
             return Err(Refusal::new(LoginStatus::AuthorizationFailure, rule));
@@ -258,7 +260,11 @@ impl Shared {
     fn group_of(&self, portal: SocketAddr) -> u16 {
         let portals = self.portals.borrow();
         let exact = portals.iter().find(|one| one.address == portal);
-        let any = || portals.iter().find(|one| one.address.ip().is_unspecified() && one.address.port() == portal.port());
+        let any = || {
+            portals
+                .iter()
+                .find(|one| one.address.ip().is_unspecified() && one.address.port() == portal.port())
+        };
         exact.or_else(any).map_or(1, |one| one.group)
     }
 }
@@ -271,8 +277,13 @@ struct View {
 }
 
 impl Directory for View {
-    fn targets(&self, initiator: &crate::name::IscsiName, only: Option<&crate::name::IscsiName>) -> Vec<Listed> {
-        let addresses: Vec<String> = self.shared.portals.borrow().iter().map(|one| one.shown_to(self.portal)).collect();
+    fn targets(
+        &self,
+        initiator: &crate::name::IscsiName,
+        only: Option<&crate::name::IscsiName>,
+    ) -> Vec<Listed> {
+        let addresses: Vec<String> =
+            self.shared.portals.borrow().iter().map(|one| one.shown_to(self.portal)).collect();
         let nodes = self.shared.nodes.borrow();
         let seen = nodes.iter().filter(|node| only.is_none_or(|name| *name == node.name));
         seen.filter(|node| node.judge(initiator, self.peer.ip()).1)

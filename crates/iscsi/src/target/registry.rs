@@ -98,7 +98,12 @@ impl Registry {
         self.connections -= 1;
     }
 
-    pub(super) fn open(&mut self, identity: &Identity, portal_group: u16, limit: usize) -> Result<u16, Refusal> {
+    pub(super) fn open(
+        &mut self,
+        identity: &Identity,
+        portal_group: u16,
+        limit: usize,
+    ) -> Result<u16, Refusal> {
         let same = |entry: &Entry| entry.identity == *identity && entry.portal_group == portal_group;
         let old = self.entries.iter().find(|(_, entry)| same(entry)).map(|(&tsih, _)| tsih);
         if old.is_none() && self.entries.len() >= limit.min(usize::from(u16::MAX)) {
@@ -172,9 +177,12 @@ mod tests {
             (order, old.is_some())
         };
         let (first, _) = open("a", 1, Some("disk"), 1);
-        for (host, isid, target, group) in
-            [("a", 2, Some("disk"), 1), ("b", 1, Some("disk"), 1), ("a", 1, Some("tape"), 1), ("a", 1, Some("disk"), 2)]
-        {
+        for (host, isid, target, group) in [
+            ("a", 2, Some("disk"), 1),
+            ("b", 1, Some("disk"), 1),
+            ("a", 1, Some("tape"), 1),
+            ("a", 1, Some("disk"), 2),
+        ] {
             let (_, replaced) = open(host, isid, target, group);
             assert!(!replaced, "{host} {isid} {target:?} {group}");
         }

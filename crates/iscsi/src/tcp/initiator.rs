@@ -65,7 +65,11 @@ impl<S: ByteStream> Connection<S> {
     }
 
     /// Logs in.
-    pub(crate) async fn login(&mut self, options: LoginOptions, until: Instant) -> Result<Box<LoggedIn>, IscsiError> {
+    pub(crate) async fn login(
+        &mut self,
+        options: LoginOptions,
+        until: Instant,
+    ) -> Result<Box<LoggedIn>, IscsiError> {
         let rt = self.rt.clone();
         let (mut login, first) = Login::start(options, false, Nonce::new(|| rt.entropy()))?;
         self.out.push(&first);
@@ -83,10 +87,16 @@ impl<S: ByteStream> Connection<S> {
             }
             match self.next(&never, until).await {
                 Event::Read(Ok(0)) => {
-                    return Err(IscsiError::Lost("the target closed the connection during the login".to_owned()));
+                    return Err(IscsiError::Lost(
+                        "the target closed the connection during the login".to_owned(),
+                    ));
                 }
-                Event::Read(Err(error)) | Event::Failed(error) => return Err(IscsiError::Lost(error.to_string())),
-                Event::Time => return Err(IscsiError::Lost("the target did not answer the login".to_owned())),
+                Event::Read(Err(error)) | Event::Failed(error) => {
+                    return Err(IscsiError::Lost(error.to_string()));
+                }
+                Event::Time => {
+                    return Err(IscsiError::Lost("the target did not answer the login".to_owned()));
+                }
                 Event::Read(Ok(_)) | Event::Poked => {}
             }
         }
@@ -111,7 +121,9 @@ impl<S: ByteStream> Connection<S> {
                     Action::Done(itt, result) => work.done(itt, result, self.transfers.take(itt)),
                     Action::Managed(itt, result) => work.managed(itt, result),
                     Action::Text(itt, result) => work.text(itt, result),
-                    Action::Event(lun, sense) => tracing::info!("LUN {lun:#x}: event, sense data {sense:02x?}"),
+                    Action::Event(lun, sense) => {
+                        tracing::info!("LUN {lun:#x}: event, sense data {sense:02x?}")
+                    }
                     Action::LogoutRequested(seconds) => {
                         tracing::info!("the target asks to log out within {seconds} s");
                         session.logout(crate::pdu::LogoutReason::CloseSession);

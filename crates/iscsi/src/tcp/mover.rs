@@ -81,7 +81,15 @@ impl Mover {
     }
 
     /// Asks for bytes `from..to`.
-    pub(super) fn get_data(&mut self, session: &Session, task: TaskId, lun: u64, from: usize, to: usize, out: &mut Outbox) {
+    pub(super) fn get_data(
+        &mut self,
+        session: &Session,
+        task: TaskId,
+        lun: u64,
+        from: usize,
+        to: usize,
+        out: &mut Outbox,
+    ) {
         let Some(moving) = self.tasks.get_mut(&task) else { return };
         moving.fetch = Some(Fetch { lun, next: from, end: to, outstanding: 0 });
         self.ask(session, task, out);
@@ -122,7 +130,13 @@ impl Mover {
     }
 
     /// Data that an R2T asked for.
-    pub(super) fn data_out(&mut self, session: &mut Session, header: &DataOut, data: &[u8], out: &mut Outbox) {
+    pub(super) fn data_out(
+        &mut self,
+        session: &mut Session,
+        header: &DataOut,
+        data: &[u8],
+        out: &mut Outbox,
+    ) {
         let Some(burst) = self.bursts.get_mut(&header.ttt) else {
             tracing::debug!("Data-Out of TTT {:#x}, which has ended, is dropped", header.ttt);
             return;
@@ -130,7 +144,8 @@ impl Mover {
         let task = burst.task;
         let end = burst.at + data.len();
         let last = header.flags & FINAL != 0;
-        let in_place = header.itt == task.itt && header.data_sn == burst.data_sn && header.offset as usize == burst.at;
+        let in_place =
+            header.itt == task.itt && header.data_sn == burst.data_sn && header.offset as usize == burst.at;
         if !in_place || end > burst.end || last != (end == burst.end) {
             self.release(task);
             return session.transfer_failed(task);
@@ -172,7 +187,13 @@ impl Mover {
     }
 
     /// Cuts data into PDUs of what the initiator takes, in sequences of MaxBurstLength; how many they were.
-    fn data_in(session: &mut Session, response: &Response, data: &Bytes, collapse: bool, out: &mut Outbox) -> u32 {
+    fn data_in(
+        session: &mut Session,
+        response: &Response,
+        data: &Bytes,
+        collapse: bool,
+        out: &mut Outbox,
+    ) -> u32 {
         let (segment, burst) = (session.params().max_send, session.params().max_burst as usize);
         let (mut at, mut data_sn) = (0, 0);
         while at < data.len() {

@@ -46,7 +46,11 @@ impl Outbox {
     }
 
     /// Writes until everything is written.
-    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>, stream: &mut impl ByteStream) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut impl ByteStream,
+    ) -> Poll<io::Result<()>> {
         while !self.pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES];
             let count = self.pieces.len().min(PIECES);

@@ -104,7 +104,9 @@ impl<S: ByteStream> Connection<S> {
                 return Ok(pdu);
             }
             match self.next(&never, Some(until), false).await {
-                Event::Read(Ok(0)) => return Err("the initiator closed the connection during the login".to_owned()),
+                Event::Read(Ok(0)) => {
+                    return Err("the initiator closed the connection during the login".to_owned());
+                }
                 Event::Read(Err(error)) | Event::Flushed(Err(error)) => return Err(error.to_string()),
                 Event::Time => return Err("the login took too long".to_owned()),
                 Event::Read(Ok(_)) | Event::Flushed(Ok(())) | Event::Poked => {}
@@ -114,7 +116,12 @@ impl<S: ByteStream> Connection<S> {
 }
 
 /// Serves one connection to its end; gives why it ended.
-pub(crate) async fn serve<S: ByteStream>(target: &Target, stream: S, peer: SocketAddr, portal: SocketAddr) -> String {
+pub(crate) async fn serve<S: ByteStream>(
+    target: &Target,
+    stream: S,
+    peer: SocketAddr,
+    portal: SocketAddr,
+) -> String {
     let rt = target.rt().clone();
     let framer = Framer::new(MAX_LOGIN_DATA);
     let mut connection = Connection { rt: rt.clone(), stream, framer, out: Outbox::default() };
@@ -194,7 +201,9 @@ async fn run<S: ByteStream>(
             }
         }
         match order.take() {
-            Some(Ended::Reinstated) => return "another session of the same initiator took its place".to_owned(),
+            Some(Ended::Reinstated) => {
+                return "another session of the same initiator took its place".to_owned();
+            }
             Some(Ended::Shutdown) => session.request_logout(now, target.options().logout_wait),
             Some(Ended::Reset) => session.drop_session("TARGET COLD RESET"),
             None => {}
@@ -214,7 +223,12 @@ async fn run<S: ByteStream>(
 }
 
 /// Every whole PDU that has come.
-fn take_in<S>(connection: &mut Connection<S>, session: &mut Session, mover: &mut Mover, now: Instant) -> Result<(), String> {
+fn take_in<S>(
+    connection: &mut Connection<S>,
+    session: &mut Session,
+    mover: &mut Mover,
+    now: Instant,
+) -> Result<(), String> {
     loop {
         let pdu = match connection.framer.next_pdu() {
             Ok(Some(pdu)) => pdu,

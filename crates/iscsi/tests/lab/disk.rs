@@ -64,7 +64,11 @@ impl MiniTask {
 
 impl Task for MiniTask {
     fn data_out(&self) -> u32 {
-        if matches!(self.command.cdb[0], 0x8a | 0x2a) { self.command.data_out.min(self.len as u32) } else { 0 }
+        if matches!(self.command.cdb[0], 0x8a | 0x2a) {
+            self.command.data_out.min(self.len as u32)
+        } else {
+            0
+        }
     }
 
     fn data_in(&self) -> u32 {
@@ -166,4 +170,3 @@ impl Nexus for MiniNexus {
         IoFuture::ready(TaskResult::Complete)
     }
 }
-

@@ -19,6 +19,7 @@ use everywire_iscsi::tcp::ByteStream;
 use everywire_sim::World;
 use everywire_verbs::rt::{LocalFuture, Rt};
 
+#[allow(unused_imports)]
 pub use disk::{BLOCK, MiniDisk, STUCK};
 
 pub const TARGET: &str = "iqn.2001-04.com.example:disk";
@@ -134,7 +135,8 @@ impl Connector for Pipes {
     type Stream = Pipe;
 
     fn connect(&self, _: SocketAddr) -> LocalFuture<io::Result<Pipe>> {
-        let opened = if self.up.get() { Ok(self.open()) } else { Err(io::ErrorKind::ConnectionRefused.into()) };
+        let opened =
+            if self.up.get() { Ok(self.open()) } else { Err(io::ErrorKind::ConnectionRefused.into()) };
         Box::pin(async move { opened })
     }
 }

@@ -82,15 +82,8 @@ impl Session {
     /// A ping of the initiator: its data comes back (RFC 7143 §11.19).
     pub(super) fn ping(&mut self, request: &NopOut, pdu: &Pdu) {
         let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.status_numbers();
-        let nop = NopIn {
-            flags: FINAL,
-            lun: 0,
-            itt: request.itt,
-            ttt: NO_TAG,
-            stat_sn,
-            exp_cmd_sn,
-            max_cmd_sn,
-        };
+        let nop =
+            NopIn { flags: FINAL, lun: 0, itt: request.itt, ttt: NO_TAG, stat_sn, exp_cmd_sn, max_cmd_sn };
         let data = pdu.data.slice(..pdu.data.len().min(self.params.max_send));
         self.actions.push_back(Action::Send(Pdu::with_data(nop, data)));
     }

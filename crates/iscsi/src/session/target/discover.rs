@@ -34,7 +34,8 @@ pub(super) struct Answer {
 
 impl Session {
     pub(super) fn text(&mut self, request: &TextRequest, pdu: &Pdu) {
-        let going_on = request.ttt != NO_TAG && request.ttt == self.text_out.tag && !self.text_out.rest.is_empty();
+        let going_on =
+            request.ttt != NO_TAG && request.ttt == self.text_out.tag && !self.text_out.rest.is_empty();
         if going_on && pdu.data.is_empty() {
             return self.answer_text(request);
         }
@@ -58,7 +59,8 @@ impl Session {
         };
         match answers {
             Ok(answers) => {
-                self.text_out.rest = text::emit(answers.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+                self.text_out.rest =
+                    text::emit(answers.iter().map(|(key, value)| (key.as_str(), value.as_str())));
                 self.answer_text(request);
             }
             Err(error) => {
@@ -84,7 +86,13 @@ impl Session {
         let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.status_numbers();
         let more = !last && !data.is_empty();
         let response = TextResponse {
-            flags: if last { FINAL } else if more { CONTINUE } else { 0 },
+            flags: if last {
+                FINAL
+            } else if more {
+                CONTINUE
+            } else {
+                0
+            },
             lun: request.lun,
             itt: request.itt,
             ttt: if last { NO_TAG } else { self.text_out.tag },
@@ -102,7 +110,8 @@ impl Session {
                 answers.extend(self.send_targets(value)?);
                 continue;
             }
-            let answer = self.negotiation.receive(Phase::FullFeature, name, value).map_err(|e| e.to_string())?;
+            let answer =
+                self.negotiation.receive(Phase::FullFeature, name, value).map_err(|e| e.to_string())?;
             answers.extend(answer);
         }
         let max_send = Params::of(&self.negotiation, Side::Target).max_send;
@@ -118,7 +127,9 @@ impl Session {
         let named = |text: &str| text.parse::<IscsiName>().map_err(|e| format!("SendTargets={text}: {e}"));
         let only = match (&self.identity.kind, which) {
             (SessionKind::Discovery, "All") => None,
-            (SessionKind::Discovery, "") => return Err("SendTargets without a value in a discovery session".to_owned()),
+            (SessionKind::Discovery, "") => {
+                return Err("SendTargets without a value in a discovery session".to_owned());
+            }
             (SessionKind::Discovery, name) => Some(named(name)?),
             (SessionKind::Normal(own), "") => Some(own.clone()),
             (SessionKind::Normal(_), "All") => {

@@ -37,7 +37,9 @@ impl Session {
         };
         let (lun, number) = (request.lun, request.cmd_sn);
         match on {
-            Function::TargetReset => self.abort(|task| Session::is_before(task.cmd_sn, number) || !task.counted()),
+            Function::TargetReset => {
+                self.abort(|task| Session::is_before(task.cmd_sn, number) || !task.counted())
+            }
             Function::AbortTaskSet | Function::ClearTaskSet | Function::LunReset => {
                 self.abort(|task| task.lun == lun && Session::is_before(task.cmd_sn, number));
             }

@@ -98,7 +98,7 @@ impl Session {
         let Ok(ahs) = Ahs::parse(&pdu.ahs) else { return refuse(self, RejectReason::InvalidField) };
         let (read, write) = (header.flags & ScsiCommand::READ != 0, header.flags & ScsiCommand::WRITE != 0);
         let is_final = header.flags & FINAL != 0;
-        if !is_final && !write || !pdu.data.is_empty() && !write {
+        if !write && !(is_final && pdu.data.is_empty()) {
             return refuse(self, RejectReason::InvalidField);
         }
         self.serial += 1;
@@ -256,7 +256,8 @@ impl Session {
 
     /// Ends tasks without a status.
     pub(super) fn abort(&mut self, which: impl Fn(&Task) -> bool) {
-        let ended: Vec<u32> = self.tasks.values().filter(|task| which(task)).map(|task| task.id.itt).collect();
+        let ended: Vec<u32> =
+            self.tasks.values().filter(|task| which(task)).map(|task| task.id.itt).collect();
         for itt in ended {
             let Some(task) = self.tasks.remove(&itt) else { continue };
             if task.counted() {
