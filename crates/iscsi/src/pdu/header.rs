@@ -3,6 +3,8 @@
 //! Read RFC 7143 §11 for the layouts. Byte 0 (opcode and immediate bit) and bytes 4–7 (lengths) belong to [`super::Pdu`];
 //! byte 1 is kept as it came, with the flags of each PDU as constants. Reserved bytes are written as zero and not read.
 
+use super::field::Field;
+
 /// Length of a Basic Header Segment.
 pub const BHS_LEN: usize = 48;
 /// A tag that names nothing (Initiator Task Tag or Target Transfer Tag).
@@ -11,39 +13,6 @@ pub const NO_TAG: u32 = 0xffff_ffff;
 pub const FINAL: u8 = 0x80;
 /// Byte 1 of login and text PDUs: the text goes on in the next PDU (C bit).
 pub const CONTINUE: u8 = 0x40;
-
-/// A fixed-width field, big-endian.
-trait Field: Sized {
-    fn get(from: &[u8]) -> Self;
-    fn put(&self, to: &mut [u8]);
-}
-
-macro_rules! integers {
-    ($($ty:ty),*) => {$(impl Field for $ty {
-        fn get(from: &[u8]) -> Self {
-            let mut bytes = [0; size_of::<$ty>()];
-            bytes.copy_from_slice(&from[..size_of::<$ty>()]);
-            Self::from_be_bytes(bytes)
-        }
-        fn put(&self, to: &mut [u8]) {
-            to[..size_of::<$ty>()].copy_from_slice(&self.to_be_bytes());
-        }
-    })*};
-}
-
-integers!(u8, u16, u32, u64);
-
-impl<const N: usize> Field for [u8; N] {
-    fn get(from: &[u8]) -> Self {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&from[..N]);
-        bytes
-    }
-
-    fn put(&self, to: &mut [u8]) {
-        to[..N].copy_from_slice(self);
-    }
-}
 
 macro_rules! headers {
     ($($(#[$doc:meta])* $name:ident = $opcode:literal, $title:literal {
@@ -416,59 +385,5 @@ headers! {
         max_cmd_sn: u32 = 32,
         /// DataSN or R2TSN, with some reasons.
         data_sn: u32 = 36,
-    }
-}
-
-impl ScsiCommand {
-    /// Flag: data will come in.
-    pub const READ: u8 = 0x40;
-    /// Flag: data will go out.
-    pub const WRITE: u8 = 0x20;
-    /// Mask of the task attribute.
-    pub const ATTRIBUTE: u8 = 0x07;
-}
-
-impl ScsiResponse {
-    /// Flags: residual overflow and underflow.
-    pub const OVERFLOW: u8 = 0x04;
-    /// See [`ScsiResponse::OVERFLOW`].
-    pub const UNDERFLOW: u8 = 0x02;
-    /// Flags of a bidirectional command's read half.
-    pub const READ_OVERFLOW: u8 = 0x10;
-    /// See [`ScsiResponse::READ_OVERFLOW`].
-    pub const READ_UNDERFLOW: u8 = 0x08;
-}
-
-impl DataIn {
-    /// Flag: the initiator shall acknowledge (error recovery level 1 and up).
-    pub const ACK: u8 = 0x40;
-    /// Flag: the status is in this PDU.
-    pub const STATUS: u8 = 0x01;
-}
-
-impl LoginRequest {
-    /// Flag: ready to go to the next stage.
-    pub const TRANSIT: u8 = 0x80;
-
-    /// Current stage (CSG).
-    pub fn current(&self) -> u8 {
-        self.flags >> 2 & 3
-    }
-
-    /// Next stage (NSG).
-    pub fn next(&self) -> u8 {
-        self.flags & 3
-    }
-}
-
-impl LoginResponse {
-    /// Current stage (CSG).
-    pub fn current(&self) -> u8 {
-        self.flags >> 2 & 3
-    }
-
-    /// Next stage (NSG).
-    pub fn next(&self) -> u8 {
-        self.flags & 3
     }
 }

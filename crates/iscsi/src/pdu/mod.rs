@@ -7,6 +7,8 @@
 mod ahs;
 mod codes;
 mod digest;
+mod field;
+mod flags;
 mod framer;
 mod header;
 #[cfg(test)]

@@ -98,7 +98,8 @@ impl Session {
         let Ok(ahs) = Ahs::parse(&pdu.ahs) else { return refuse(self, RejectReason::InvalidField) };
         let (read, write) = (header.flags & ScsiCommand::READ != 0, header.flags & ScsiCommand::WRITE != 0);
         let is_final = header.flags & FINAL != 0;
-        if !write && !(is_final && pdu.data.is_empty()) {
+        let says_data = !is_final || !pdu.data.is_empty();
+        if says_data && !write {
             return refuse(self, RejectReason::InvalidField);
         }
         self.serial += 1;
