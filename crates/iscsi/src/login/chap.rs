@@ -31,7 +31,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Strongest first: what an initiator offers.
+    /// What an initiator offers, strongest first. Not 7: tgt and other heirs of IET take that number for SHA-1 and would fail a
+    /// login that another digest lets succeed.
+    pub const OFFERED: [Algorithm; 3] = [Algorithm::Sha3, Algorithm::Sha1, Algorithm::Md5];
+    /// What a target takes.
     pub const ALL: [Algorithm; 4] = [Algorithm::Sha3, Algorithm::Sha256, Algorithm::Sha1, Algorithm::Md5];
 
     /// Its number in CHAP_A.
@@ -294,7 +297,7 @@ impl Supplicant {
 
     /// What follows AuthMethod=CHAP.
     pub fn start(&self) -> Pairs {
-        let codes: Vec<String> = Algorithm::ALL.iter().map(|one| one.code().to_string()).collect();
+        let codes: Vec<String> = Algorithm::OFFERED.iter().map(|one| one.code().to_string()).collect();
         vec![pair("CHAP_A", codes.join(","))]
     }
 
