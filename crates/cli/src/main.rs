@@ -11,6 +11,7 @@ mod device;
 mod devices;
 mod error;
 mod fabric;
+mod iscsi;
 mod nvme;
 mod peer;
 mod perf;
@@ -56,6 +57,8 @@ enum Command {
     Fabric(fabric::Args),
     /// NVMe over RDMA: discover, look, read, write, measure.
     Nvme(nvme::Args),
+    /// iSCSI: discover, log in, read, write.
+    Iscsi(iscsi::Args),
     /// Serve namespaces to NVMe over RDMA hosts, Linux's among them.
     Serve(serve::Args),
     /// Ping over RDMA: rping's protocol, with `everywire ping --listen` or rping on the other side.
@@ -78,6 +81,7 @@ fn main() -> std::process::ExitCode {
         Command::Fabric(args) => fabric::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Nvme(args) => nvme::run(&args),
+        Command::Iscsi(args) => iscsi::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
     };

@@ -7,7 +7,7 @@ mod baseline;
 pub mod bench;
 mod discover;
 mod info;
-mod io;
+pub mod io;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -16,7 +16,7 @@ use crate::error::{self, CliError};
 use crate::progress::Progress;
 
 /// Bytes moved between two looks at the progress bar.
-const CHUNK: usize = 4 << 20;
+pub const CHUNK: usize = 4 << 20;
 
 /// Flags of `everywire nvme read`.
 #[derive(Debug, clap::Args)]
@@ -132,7 +132,7 @@ async fn pour_in(
 }
 
 /// The length of standard input, if it is a file and starts at its beginning.
-fn input_length() -> Result<Option<u64>, CliError> {
+pub fn input_length() -> Result<Option<u64>, CliError> {
     let stdin = |e| CliError::failed(format_args!("standard input: {e}"));
     let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(stdin)?);
     let metadata = file.metadata().map_err(stdin)?;
@@ -144,7 +144,7 @@ fn input_length() -> Result<Option<u64>, CliError> {
 }
 
 /// A whole chunk of standard input; less at its end.
-fn read_chunk() -> Result<Vec<u8>, CliError> {
+pub fn read_chunk() -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::with_capacity(CHUNK);
     let stdin = std::io::stdin();
     let read = stdin.lock().take(CHUNK as u64).read_to_end(&mut bytes);
@@ -152,7 +152,8 @@ fn read_chunk() -> Result<Vec<u8>, CliError> {
     Ok(bytes)
 }
 
-async fn blocking<T: Send + 'static>(
+/// Runs what may block on another thread.
+pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CliError> + Send + 'static,
 ) -> Result<T, CliError> {
     tokio::task::spawn_blocking(work).await.map_err(CliError::failed)?

@@ -1,0 +1,180 @@
+//! A logical unit as a disk: capacity, read, write, flush.
+//!
+//! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.22 (SYNCHRONIZE CACHE 10). Unit attentions are asked
+//! about again, as any driver does; a request larger than one command is cut.
+
+use bytes::Bytes;
+
+use super::{Completion, Initiator, IscsiError, Transfer};
+
+/// Most bytes of one command.
+const MAX_TRANSFER: u32 = 1 << 20;
+/// How often a command that met a unit attention, or a busy unit, is sent again.
+const ATTEMPTS: usize = 16;
+const CHECK_CONDITION: u8 = 0x02;
+const BUSY: u8 = 0x08;
+const TASK_SET_FULL: u8 = 0x28;
+const UNIT_ATTENTION: u8 = 6;
+
+/// What READ CAPACITY says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Logical blocks.
+    pub blocks: u64,
+    /// Bytes of one.
+    pub block_size: u32,
+}
+
+impl Capacity {
+    /// In bytes.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(u64::from(self.block_size))
+    }
+}
+
+/// A logical unit.
+#[derive(Clone)]
+pub struct Disk {
+    session: Initiator,
+    lun: u64,
+    capacity: Capacity,
+}
+
+/// A LUN as PDUs carry it: peripheral addressing below 256, flat space above (SAM-5 §4.7).
+pub(super) fn encode_lun(lun: u16) -> u64 {
+    let head = if lun < 256 { lun } else { 0x4000 | lun & 0x3fff };
+    u64::from(head) << 48
+}
+
+impl Disk {
+    pub(super) async fn open(session: Initiator, lun: u16) -> Result<Disk, IscsiError> {
+        let capacity = Capacity { blocks: 0, block_size: 1 };
+        let mut disk = Disk { session, lun: encode_lun(lun), capacity };
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
+        let data = disk.run("READ CAPACITY (16)", &cdb, Transfer::In(32)).await?.data;
+        let (last, size) = match (data.first_chunk::<8>(), data.get(8..12)) {
+            (Some(last), Some(size)) => {
+                (u64::from_be_bytes(*last), u32::from_be_bytes([size[0], size[1], size[2], size[3]]))
+            }
+            _ => return Err(IscsiError::Protocol("READ CAPACITY (16) gave too few bytes".to_owned())),
+        };
+        if !size.is_power_of_two() || !(512..=1 << 16).contains(&size) {
+            return Err(IscsiError::Protocol(format!("logical blocks of {size} bytes")));
+        }
+        disk.capacity = Capacity { blocks: last.saturating_add(1), block_size: size };
+        Ok(disk)
+    }
+
+    /// Its size.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Any CDB, once.
+    ///
+    /// # Errors
+    /// No status came.
+    pub async fn execute(&self, cdb: &[u8], transfer: Transfer) -> Result<Completion, IscsiError> {
+        self.session.execute(self.lun, cdb, transfer).await
+    }
+
+    /// A command that must succeed.
+    async fn run(
+        &self,
+        what: &'static str,
+        cdb: &[u8],
+        transfer: Transfer,
+    ) -> Result<Completion, IscsiError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let done = self.execute(cdb, transfer.clone()).await?;
+            let again = match done.status {
+                0 => return Ok(done),
+                BUSY | TASK_SET_FULL => true,
+                CHECK_CONDITION => sense_key(&done.sense) == Some(UNIT_ATTENTION),
+                _ => false,
+            };
+            if !again || attempts == ATTEMPTS {
+                return Err(IscsiError::Status { what, status: done.status, sense: done.sense });
+            }
+        }
+    }
+
+    fn range(&self, offset: u64, len: usize) -> Result<u64, IscsiError> {
+        let block = u64::from(self.capacity.block_size);
+        let end = offset.checked_add(len as u64).filter(|&end| end <= self.capacity.bytes());
+        if !offset.is_multiple_of(block) || !(len as u64).is_multiple_of(block) || end.is_none() {
+            let text = format!(
+                "{len} bytes at {offset}: whole blocks of {block} bytes within {}",
+                self.capacity.bytes()
+            );
+            return Err(IscsiError::Argument(text));
+        }
+        Ok(offset / block)
+    }
+
+    fn cdb(&self, opcode: u8, lba: u64, bytes: usize) -> [u8; 16] {
+        let mut cdb = [0; 16];
+        cdb[0] = opcode;
+        cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+        cdb[10..14].copy_from_slice(&(bytes as u32 / self.capacity.block_size).to_be_bytes());
+        cdb
+    }
+
+    /// Reads `len` bytes from byte `offset`; both whole blocks.
+    ///
+    /// # Errors
+    /// See [`IscsiError`].
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, IscsiError> {
+        let mut lba = self.range(offset, len)?;
+        let mut data = Vec::with_capacity(len);
+        while data.len() < len {
+            let piece = (len - data.len()).min(MAX_TRANSFER as usize);
+            let done = self.run("READ (16)", &self.cdb(0x88, lba, piece), Transfer::In(piece)).await?;
+            if done.data.len() != piece {
+                return Err(IscsiError::Protocol(format!(
+                    "READ (16) gave {} bytes of {piece}",
+                    done.data.len()
+                )));
+            }
+            data.extend_from_slice(&done.data);
+            lba += piece as u64 / u64::from(self.capacity.block_size);
+        }
+        Ok(data)
+    }
+
+    /// Writes at byte `offset`; whole blocks.
+    ///
+    /// # Errors
+    /// See [`IscsiError`].
+    pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), IscsiError> {
+        let mut lba = self.range(offset, data.len())?;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(MAX_TRANSFER as usize));
+            let cdb = self.cdb(0x8a, lba, piece.len());
+            lba += piece.len() as u64 / u64::from(self.capacity.block_size);
+            self.run("WRITE (16)", &cdb, Transfer::Out(piece)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes every completed write durable.
+    ///
+    /// # Errors
+    /// See [`IscsiError`].
+    pub async fn flush(&self) -> Result<(), IscsiError> {
+        let mut cdb = [0; 10];
+        cdb[0] = 0x35;
+        self.run("SYNCHRONIZE CACHE (10)", &cdb, Transfer::None).await.map(drop)
+    }
+}
+
+fn sense_key(sense: &[u8]) -> Option<u8> {
+    match sense {
+        [0x70 | 0x71, _, key, ..] | [0x72 | 0x73, key, ..] => Some(key & 15),
+        _ => None,
+    }
+}

@@ -1,0 +1,382 @@
+//! The initiator: log in, discover, any CDB, and coming back after a loss.
+//!
+//! Read RFC 7143 §7.4 (session recovery: what level 0 has), §6.3.5 (the same ISID takes the lost session's place). Commands
+//! without status are sent again after a new login, in their order; a caller notices a pause, or an error once the loss has
+//! lasted too long. The stream comes from a [`Connector`], so that this runs on sockets and in a simulator.
+
+mod disk;
+mod work;
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use everywire_verbs::rt::{LocalFuture, Rt};
+
+pub use disk::{Capacity, Disk};
+pub(crate) use work::Work;
+pub use work::{Completion, Transfer};
+
+use crate::keys::text::{self, TextError};
+use crate::keys::{Key, Offers};
+use crate::login::chap::Credentials;
+use crate::login::initiator::{LoginError, LoginOptions};
+use crate::login::{LoginStatus, SessionKind};
+use crate::name::{IscsiName, Isid};
+use crate::pdu::{LogoutReason, TaskFunction, TaskResult};
+use crate::session::initiator::{Failure, SessionOptions};
+use crate::session::target::Listed;
+use crate::tcp::ByteStream;
+use crate::tcp::initiator::Connection;
+
+/// Redirections that are followed.
+const MAX_MOVES: usize = 4;
+/// Pieces of an answer to SendTargets that are fetched.
+const MAX_PIECES: usize = 4096;
+/// First pause between attempts to come back; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Opens connections.
+pub trait Connector {
+    /// What it opens.
+    type Stream: ByteStream + 'static;
+
+    /// Connects.
+    fn connect(&self, to: SocketAddr) -> LocalFuture<io::Result<Self::Stream>>;
+}
+
+/// Who the initiator is, and what it wants.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its name.
+    pub name: IscsiName,
+    /// What it says in CHAP.
+    pub chap: Option<Credentials>,
+    /// What the target must say (mutual CHAP).
+    pub chap_target: Option<Credentials>,
+    /// What is wanted of sessions.
+    pub offers: Offers,
+    /// How long a login may take.
+    pub login_timeout: Duration,
+    /// How long to try to come back before commands fail.
+    pub loss_timeout: Duration,
+    /// Pings.
+    pub session: SessionOptions,
+}
+
+impl Options {
+    /// What suits most targets.
+    pub fn new(name: IscsiName) -> Options {
+        let offers = Offers::default()
+            .with(Key::HeaderDigest, "None")
+            .with(Key::DataDigest, "None")
+            .with(Key::MaxRecvDataSegmentLength, 256 << 10)
+            .with(Key::MaxBurstLength, 1 << 20)
+            .with(Key::FirstBurstLength, 256 << 10)
+            .with(Key::MaxOutstandingR2T, 16)
+            .with(Key::InitialR2T, "No")
+            .with(Key::ImmediateData, "Yes")
+            .with(Key::MaxConnections, 1)
+            .with(Key::DefaultTime2Wait, 0)
+            .with(Key::DefaultTime2Retain, 0)
+            .with(Key::ErrorRecoveryLevel, 0);
+        Options {
+            name,
+            chap: None,
+            chap_target: None,
+            offers,
+            login_timeout: Duration::from_secs(15),
+            loss_timeout: Duration::from_secs(30),
+            session: SessionOptions::default(),
+        }
+    }
+
+    fn login(&self, isid: Isid, kind: SessionKind) -> LoginOptions {
+        LoginOptions {
+            initiator: self.name.clone(),
+            isid,
+            kind,
+            chap: self.chap.clone(),
+            chap_target: self.chap_target.clone(),
+            offers: self.offers.clone(),
+            cmd_sn: 1,
+        }
+    }
+}
+
+/// Why something failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IscsiError {
+    /// The login failed.
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    /// The connection could not be made, or was lost and did not come back.
+    #[error("{0}")]
+    Lost(String),
+    /// The target breaks the rules.
+    #[error("{0}")]
+    Protocol(String),
+    /// This request failed; the session goes on.
+    #[error(transparent)]
+    Request(#[from] Failure),
+    /// A text makes no sense.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A command ended with another status than GOOD.
+    #[error("{what}: status {status:#04x}{}", sense_text(.sense))]
+    Status {
+        /// The command.
+        what: &'static str,
+        /// Its status.
+        status: u8,
+        /// Its sense data.
+        sense: Vec<u8>,
+    },
+    /// The caller asked for something that cannot be.
+    #[error("{0}")]
+    Argument(String),
+    /// The session was logged out.
+    #[error("the session has ended")]
+    Ended,
+}
+
+fn sense_text(sense: &[u8]) -> String {
+    match sense {
+        [0x70 | 0x71, _, key, ..] if sense.len() >= 14 => {
+            format!(", sense key {:#x}, additional sense {:02x}{:02x}h", key & 15, sense[12], sense[13])
+        }
+        [0x72 | 0x73, key, asc, ascq, ..] => {
+            format!(", sense key {:#x}, additional sense {asc:02x}{ascq:02x}h", key & 15)
+        }
+        _ => String::new(),
+    }
+}
+
+impl IscsiError {
+    /// Whether another attempt may succeed without anything being changed.
+    fn may_retry(&self) -> bool {
+        match self {
+            IscsiError::Lost(_) => true,
+            IscsiError::Login(LoginError::Refused(status)) => status.may_retry(),
+            _ => false,
+        }
+    }
+}
+
+/// A session with one target. Cheap to clone; it logs out by [`Initiator::logout`] only.
+#[derive(Clone)]
+pub struct Initiator {
+    work: Rc<Work>,
+}
+
+struct Task<C> {
+    rt: Rt,
+    connector: C,
+    address: SocketAddr,
+    options: Options,
+    isid: Isid,
+    kind: SessionKind,
+    work: Rc<Work>,
+}
+
+impl Initiator {
+    /// Logs in to `target` at `address`, and keeps the session up from then on.
+    ///
+    /// # Errors
+    /// The first login failed.
+    pub async fn connect<C: Connector + 'static>(
+        rt: &Rt,
+        connector: C,
+        address: SocketAddr,
+        target: &IscsiName,
+        options: Options,
+    ) -> Result<Initiator, IscsiError> {
+        let kind = SessionKind::Normal(target.clone());
+        Initiator::start(rt, connector, address, kind, options).await
+    }
+
+    async fn start<C: Connector + 'static>(
+        rt: &Rt,
+        connector: C,
+        address: SocketAddr,
+        kind: SessionKind,
+        options: Options,
+    ) -> Result<Initiator, IscsiError> {
+        let work = Rc::new(Work::default());
+        let isid = Isid::random(rt.entropy(), rt.entropy() as u16);
+        let mut task = Task { rt: rt.clone(), connector, address, options, isid, kind, work: work.clone() };
+        let (connection, login) = task.login().await?;
+        rt.spawn(async move { task.keep(connection, *login).await });
+        Ok(Initiator { work })
+    }
+
+    /// Sends a command; waits for its status, over losses of the connection.
+    ///
+    /// # Errors
+    /// No status came: see [`IscsiError`]. A status other than GOOD is no error here.
+    pub async fn execute(&self, lun: u64, cdb: &[u8], transfer: Transfer) -> Result<Completion, IscsiError> {
+        self.work.command(lun, cdb, transfer).await
+    }
+
+    /// A task management function on a logical unit.
+    ///
+    /// # Errors
+    /// The session was lost: its tasks have ended, but nobody said so.
+    pub async fn manage(&self, function: TaskFunction, lun: u64) -> Result<TaskResult, IscsiError> {
+        self.work.manage(function, lun).await
+    }
+
+    /// The logical unit of this number (0 to 16383).
+    ///
+    /// # Errors
+    /// Its capacity cannot be read.
+    pub async fn disk(&self, lun: u16) -> Result<Disk, IscsiError> {
+        Disk::open(self.clone(), lun).await
+    }
+
+    /// Logs out and waits for the answer.
+    pub async fn logout(&self) {
+        self.work.logout(LogoutReason::CloseSession).await;
+    }
+
+    /// Times that the session was lost and came back.
+    pub fn reconnects(&self) -> u64 {
+        self.work.reconnects()
+    }
+}
+
+impl<C: Connector> Task<C> {
+    /// Connects and logs in, following redirections.
+    async fn login(
+        &mut self,
+    ) -> Result<(Connection<C::Stream>, Box<crate::login::initiator::LoggedIn>), IscsiError> {
+        let mut address = self.address;
+        for _ in 0..MAX_MOVES {
+            let until = self.rt.now() + self.options.login_timeout;
+            let stream = self.rt.timeout(self.options.login_timeout, self.connector.connect(address)).await;
+            let stream = stream.map_err(|_| IscsiError::Lost(format!("connect to {address}: no answer")))?;
+            let stream = stream.map_err(|e| IscsiError::Lost(format!("connect to {address}: {e}")))?;
+            let mut connection = Connection::new(self.rt.clone(), stream);
+            match connection.login(self.options.login(self.isid, self.kind.clone()), until).await {
+                Err(IscsiError::Login(LoginError::Moved { status, address: text })) => {
+                    address = portal(&text).map_err(IscsiError::Protocol)?;
+                    tracing::info!("{status}: {address}");
+                    if status == LoginStatus::MovedPermanently {
+                        self.address = address;
+                    }
+                }
+                other => return other.map(|login| (connection, login)),
+            }
+        }
+        Err(IscsiError::Protocol(format!("the target moved {MAX_MOVES} times")))
+    }
+
+    /// Keeps the session up.
+    async fn keep(mut self, connection: Connection<C::Stream>, login: crate::login::initiator::LoggedIn) {
+        let mut session = Some((connection, Box::new(login)));
+        let mut pause = FIRST_PAUSE;
+        while let Some((mut connection, login)) = session.take() {
+            let began = self.rt.now();
+            let why = connection.run(&login, self.options.session.clone(), &self.work).await;
+            drop(connection);
+            // Two that take each other's place (one name and ISID twice) must not do so without a pause.
+            let lived = self.rt.now() - began;
+            pause = if lived > LONGEST_PAUSE { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            if self.work.is_over() {
+                return self.work.end(&IscsiError::Ended);
+            }
+            tracing::warn!("the session was lost: {why}; logging in again");
+            self.work.lost();
+            self.rt.sleep(pause / 2).await;
+            match self.come_back(&why).await {
+                Ok(back) => session = Some(back),
+                Err(error) => return self.work.end(&error),
+            }
+        }
+    }
+
+    async fn come_back(
+        &mut self,
+        why: &str,
+    ) -> Result<(Connection<C::Stream>, Box<crate::login::initiator::LoggedIn>), IscsiError> {
+        let until = self.rt.now() + self.options.loss_timeout;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.login().await {
+                Ok(back) => {
+                    self.work.came_back();
+                    return Ok(back);
+                }
+                Err(error) if error.may_retry() && self.rt.now() + pause < until && !self.work.is_over() => {
+                    tracing::debug!("{error}; again in {pause:?}");
+                    self.rt.sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                Err(error) => {
+                    return Err(IscsiError::Lost(format!(
+                        "the session was lost ({why}) and did not come back: {error}"
+                    )));
+                }
+            }
+        }
+    }
+}
+
+/// `address[:port][,group]` of TargetAddress; names are not resolved.
+fn portal(text: &str) -> Result<SocketAddr, String> {
+    let place = text.split(',').next().unwrap_or_default();
+    let parsed = place.parse::<SocketAddr>().ok();
+    let bare = || place.trim_matches(['[', ']']).parse().ok().map(|ip| SocketAddr::new(ip, crate::PORT));
+    parsed
+        .or_else(bare)
+        .ok_or_else(|| format!("TargetAddress={text}: an address is needed, names are not resolved"))
+}
+
+/// What targets there are at `address` for this initiator (RFC 7143 appendix C).
+///
+/// # Errors
+/// See [`IscsiError`].
+pub async fn discover<C: Connector + 'static>(
+    rt: &Rt,
+    connector: C,
+    address: SocketAddr,
+    options: Options,
+) -> Result<Vec<Listed>, IscsiError> {
+    let session = Initiator::start(rt, connector, address, SessionKind::Discovery, options).await?;
+    let found = send_targets(&session).await;
+    session.logout().await;
+    found
+}
+
+async fn send_targets(session: &Initiator) -> Result<Vec<Listed>, IscsiError> {
+    let mut answer = text::TextBuffer::default();
+    let (mut data, mut tag) = (Bytes::from(text::emit([(Key::SendTargets.name(), "All")])), None);
+    for _ in 0..MAX_PIECES {
+        let (piece, more) = session.work.ask(data, tag).await?;
+        answer.push(&piece)?;
+        if more.is_none() {
+            return listed(answer.take()?);
+        }
+        (data, tag) = (Bytes::new(), more);
+    }
+    Err(IscsiError::Protocol("the answer to SendTargets does not end".to_owned()))
+}
+
+fn listed(pairs: text::Pairs) -> Result<Vec<Listed>, IscsiError> {
+    let mut found: Vec<Listed> = Vec::new();
+    for (key, value) in pairs {
+        match (Key::of(&key), found.last_mut()) {
+            (Some(Key::TargetName), _) => {
+                let name =
+                    value.parse().map_err(|e| IscsiError::Protocol(format!("TargetName={value}: {e}")))?;
+                found.push(Listed { name, addresses: Vec::new() });
+            }
+            (Some(Key::TargetAddress), Some(last)) => last.addresses.push(value),
+            _ => tracing::debug!("SendTargets: {key}={value} is passed over"),
+        }
+    }
+    Ok(found)
+}

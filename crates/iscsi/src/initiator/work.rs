@@ -1,0 +1,265 @@
+//! What callers wait for, across connections: commands in their order, each answered exactly once.
+//!
+//! A command stays here until its status came. While a session is up it is known by its tag too; after a loss every command
+//! without status is sent again (RFC 7143 §7.4), and requests that only meant the lost session fail.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use everywire_verbs::rt::Notify;
+
+use super::IscsiError;
+use crate::pdu::{LogoutReason, TaskFunction, TaskResult};
+use crate::session::initiator::{Command, Failure, Session, Status};
+use crate::session::scsi::Residual;
+
+/// Data of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transfer {
+    /// None.
+    None,
+    /// So many bytes come, at most.
+    In(usize),
+    /// These go.
+    Out(Bytes),
+}
+
+/// A command's end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Completion {
+    /// SCSI status.
+    pub status: u8,
+    /// Sense data.
+    pub sense: Vec<u8>,
+    /// Lengths that differ.
+    pub residual: Residual,
+    /// What came.
+    pub data: Vec<u8>,
+}
+
+enum Answer {
+    Command(Completion),
+    Managed(TaskResult),
+    Text(Bytes, Option<u32>),
+}
+
+#[derive(Default)]
+struct Slot {
+    answer: RefCell<Option<Result<Answer, IscsiError>>>,
+    ready: Notify,
+}
+
+impl Slot {
+    fn fill(&self, answer: Result<Answer, IscsiError>) {
+        *self.answer.borrow_mut() = Some(answer);
+        self.ready.notify_one();
+    }
+
+    async fn wait(&self) -> Result<Answer, IscsiError> {
+        loop {
+            let answer = self.answer.borrow_mut().take();
+            match answer {
+                Some(answer) => return answer,
+                None => self.ready.notified().await,
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+enum Job {
+    Command(Command, Bytes),
+    Manage(TaskFunction, u64),
+    Text(Bytes, Option<u32>),
+}
+
+struct Entry {
+    job: Job,
+    slot: Rc<Slot>,
+    /// It is with the session.
+    sent: bool,
+}
+
+/// All of it.
+#[derive(Default)]
+pub(crate) struct Work {
+    entries: RefCell<BTreeMap<u64, Entry>>,
+    tags: RefCell<HashMap<u32, u64>>,
+    next: Cell<u64>,
+    poke: Notify,
+    logout: Cell<Option<LogoutReason>>,
+    over: Cell<bool>,
+    ended: RefCell<Option<IscsiError>>,
+    gone: Notify,
+    reconnects: Cell<u64>,
+}
+
+/// Takes an entry away if its caller stops waiting.
+struct Waiting<'a> {
+    work: &'a Work,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // What was sent stays known by its tag, so that the answer finds nobody and does no harm.
+        self.work.entries.borrow_mut().remove(&self.id);
+    }
+}
+
+impl Work {
+    async fn submit(&self, job: Job) -> Result<Answer, IscsiError> {
+        if let Some(error) = &*self.ended.borrow() {
+            return Err(error.clone());
+        }
+        let (id, slot) = (self.next.get(), Rc::new(Slot::default()));
+        self.next.set(id + 1);
+        self.entries.borrow_mut().insert(id, Entry { job, slot: slot.clone(), sent: false });
+        let waiting = Waiting { work: self, id };
+        self.poke.notify_one();
+        let answer = slot.wait().await;
+        drop(waiting);
+        answer
+    }
+
+    pub(super) async fn command(
+        &self,
+        lun: u64,
+        cdb: &[u8],
+        transfer: Transfer,
+    ) -> Result<Completion, IscsiError> {
+        let (out, want) = match transfer {
+            Transfer::None => (Bytes::new(), 0),
+            Transfer::In(want) => (Bytes::new(), want),
+            Transfer::Out(out) => (out, 0),
+        };
+        let len = |len: usize| {
+            u32::try_from(len).map_err(|_| IscsiError::Argument(format!("{len} bytes in one command")))
+        };
+        if cdb.is_empty() || cdb.len() > crate::pdu::MAX_CDB {
+            return Err(IscsiError::Argument(format!("a CDB of {} bytes", cdb.len())));
+        }
+        let (data_out, data_in) = (len(out.len())?, len(want)?);
+        let command = Command { lun, cdb: cdb.to_vec(), attribute: 1, data_out, data_in };
+        match self.submit(Job::Command(command, out)).await? {
+            Answer::Command(completion) => Ok(completion),
+            _ => Err(IscsiError::Ended),
+        }
+    }
+
+    pub(super) async fn manage(&self, function: TaskFunction, lun: u64) -> Result<TaskResult, IscsiError> {
+        match self.submit(Job::Manage(function, lun)).await? {
+            Answer::Managed(result) => Ok(result),
+            _ => Err(IscsiError::Ended),
+        }
+    }
+
+    pub(super) async fn ask(
+        &self,
+        data: Bytes,
+        tag: Option<u32>,
+    ) -> Result<(Bytes, Option<u32>), IscsiError> {
+        match self.submit(Job::Text(data, tag)).await? {
+            Answer::Text(data, more) => Ok((data, more)),
+            _ => Err(IscsiError::Ended),
+        }
+    }
+
+    pub(super) async fn logout(&self, reason: LogoutReason) {
+        self.over.set(true);
+        self.logout.set(Some(reason));
+        self.poke.notify_one();
+        while self.ended.borrow().is_none() {
+            self.gone.notified().await;
+        }
+        self.gone.notify_one();
+    }
+
+    pub(crate) fn poke(&self) -> &Notify {
+        &self.poke
+    }
+
+    /// Gives the session what it has not seen, in order; `add` takes the data of each command.
+    pub(crate) fn feed(&self, session: &mut Session, mut add: impl FnMut(u32, u64, Bytes, usize)) {
+        for (&id, entry) in self.entries.borrow_mut().iter_mut().filter(|(_, entry)| !entry.sent) {
+            if !session.has_room() {
+                break;
+            }
+            entry.sent = true;
+            let itt = match &entry.job {
+                Job::Command(command, out) => {
+                    let itt = session.command(command.clone());
+                    add(itt, command.lun, out.clone(), command.data_in as usize);
+                    itt
+                }
+                Job::Manage(function, lun) => session.manage(*function, *lun, None),
+                Job::Text(data, tag) => session.text(data.clone(), *tag),
+            };
+            self.tags.borrow_mut().insert(itt, id);
+        }
+        if let Some(reason) = self.logout.take() {
+            session.logout(reason);
+        }
+    }
+
+    fn answer(&self, itt: u32, answer: Result<Answer, IscsiError>) {
+        let Some(id) = self.tags.borrow_mut().remove(&itt) else { return };
+        if let Some(entry) = self.entries.borrow_mut().remove(&id) {
+            entry.slot.fill(answer);
+        }
+    }
+
+    pub(crate) fn done(&self, itt: u32, result: Result<Status, Failure>, data: Vec<u8>) {
+        let completion = |Status { status, sense, residual }| {
+            Answer::Command(Completion { status, sense, residual, data })
+        };
+        self.answer(itt, result.map(completion).map_err(IscsiError::from));
+    }
+
+    pub(crate) fn managed(&self, itt: u32, result: Result<TaskResult, Failure>) {
+        self.answer(itt, result.map(Answer::Managed).map_err(IscsiError::from));
+    }
+
+    pub(crate) fn text(&self, itt: u32, result: Result<(Bytes, Option<u32>), Failure>) {
+        self.answer(itt, result.map(|(data, more)| Answer::Text(data, more)).map_err(IscsiError::from));
+    }
+
+    /// The session was lost: its commands are to be sent again.
+    pub(super) fn lost(&self) {
+        self.tags.borrow_mut().clear();
+        let mut entries = self.entries.borrow_mut();
+        entries.retain(|_, entry| match &entry.job {
+            Job::Command(..) => {
+                entry.sent = false;
+                true
+            }
+            Job::Manage(..) | Job::Text(..) => {
+                entry.slot.fill(Err(IscsiError::Lost("the session was lost".to_owned())));
+                false
+            }
+        });
+    }
+
+    pub(super) fn came_back(&self) {
+        self.reconnects.set(self.reconnects.get() + 1);
+    }
+
+    pub(super) fn reconnects(&self) -> u64 {
+        self.reconnects.get()
+    }
+
+    /// The caller wants no session any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    /// No session will be there any more.
+    pub(super) fn end(&self, error: &IscsiError) {
+        *self.ended.borrow_mut() = Some(error.clone());
+        let entries = std::mem::take(&mut *self.entries.borrow_mut());
+        entries.into_values().for_each(|entry| entry.slot.fill(Err(error.clone())));
+        self.gone.notify_one();
+    }
+}
