@@ -77,6 +77,12 @@ impl IoBuf {
         self.len
     }
 
+    /// The `len` bytes of it from byte `at`.
+    pub fn slice(&self, at: usize, len: usize) -> Self {
+        assert!(at + len <= self.len, "a slice past the end of an I/O buffer");
+        Self { memory: self.memory.clone(), at: self.at + at, len }
+    }
+
     /// True for a buffer of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -145,6 +151,15 @@ impl<T: Unpin> Future for IoFuture<T> {
     }
 }
 
+/// A run of blocks that are all in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length in bytes, a multiple of the block size.
+    pub len: u64,
+    /// It takes space. What does not reads as zeroes.
+    pub mapped: bool,
+}
+
 /// An array of logical blocks. Shared by every connection that serves it.
 pub trait Backend: Send + Sync {
     /// Size, block size and capabilities; constant for the life of the backend.
@@ -159,6 +174,11 @@ pub trait Backend: Send + Sync {
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> IoFuture<IoResult>;
     /// Gives `len` bytes from `offset` back to the storage below, which then read as zeroes.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<IoResult>;
+    /// What is at byte `offset`, a multiple of the block size inside the backend, and how far that goes at least. A backend
+    /// that does not know says that everything is mapped.
+    fn extent(&self, offset: u64) -> Extent {
+        Extent { len: self.geometry().bytes() - offset, mapped: true }
+    }
     /// What this is, for logs: kind, path, size.
     fn describe(&self) -> String;
 }

@@ -19,7 +19,7 @@ mod ram;
 mod size;
 mod spec;
 
-pub use backend::{Backend, Geometry, IoBuf, IoFuture, IoMemory, IoResult};
+pub use backend::{Backend, Extent, Geometry, IoBuf, IoFuture, IoMemory, IoResult};
 pub use buffer::SharedBuffer;
 pub use error::{BlockError, BlockOp};
 pub use file::{FileBackend, FileOptions};

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::backend::{Backend, Geometry, IoBuf, IoFuture, IoResult};
+use crate::backend::{Backend, Extent, Geometry, IoBuf, IoFuture, IoResult};
 use crate::buffer::Chunk;
 use crate::error::{BlockError, BlockOp};
 use crate::null::store_zeroes;
@@ -39,6 +39,11 @@ impl PageMap {
                 word.fetch_or(bit, Relaxed);
             }
         }
+    }
+
+    fn holds(&self, at: usize) -> bool {
+        let page = at / PAGE;
+        self.0[page / 64].load(std::sync::atomic::Ordering::Relaxed) & 1 << (page % 64) != 0
     }
 
     /// Clears the pages wholly inside the range; true when no page is left.
@@ -197,6 +202,21 @@ impl Backend for RamBackend {
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<IoResult> {
         IoFuture::ready(self.zero(BlockOp::Discard, offset, len))
+    }
+
+    fn extent(&self, offset: u64) -> Extent {
+        let end = self.geometry.bytes();
+        // One chunk at a time: its page map is looked at under one lock.
+        let within = (offset % CHUNK) as usize;
+        let limit = (CHUNK - offset % CHUNK).min(end.saturating_sub(offset));
+        let slot = lock_read(&self.slots[(offset / CHUNK) as usize]);
+        let Some(pages) = &slot.pages else { return Extent { len: limit, mapped: false } };
+        let mapped = pages.holds(within);
+        let mut len = (PAGE - within % PAGE) as u64;
+        while len < limit && pages.holds(within + len as usize) == mapped {
+            len += PAGE as u64;
+        }
+        Extent { len: len.min(limit), mapped }
     }
 
     fn describe(&self) -> String {

@@ -5,7 +5,7 @@
 //! What this does not do: vendor-specific pages, protection information.
 
 use crate::bytes::{ascii, put};
-use crate::lun::copy::{MAX_INLINE, MAX_LIST, MAX_SEGMENTS, MAX_SEGMENT_BYTES, MAX_TARGETS, SEGMENT_TYPES, TARGET_TYPE};
+use crate::lun::copy::{MAX_INLINE, MAX_LIST, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MAX_TARGETS, SEGMENT_TYPE, TARGET_TYPE};
 use crate::lun::{Limits, LogicalUnit};
 use crate::sense::Sense;
 use crate::target::Port;
@@ -206,8 +206,7 @@ fn third_party_copy() -> Vec<u8> {
     put(&mut parameters, 8, MAX_LIST.to_be_bytes());
     put(&mut parameters, 12, MAX_INLINE.to_be_bytes());
     body.extend(descriptor(0x0004, &parameters));
-    let [first, second] = SEGMENT_TYPES;
-    body.extend(descriptor(0x0008, &[3, first, second, TARGET_TYPE]));
+    body.extend(descriptor(0x0008, &[2, SEGMENT_TYPE, TARGET_TYPE]));
     body.extend(descriptor(0x000c, &[0, 0]));
     let mut general = [0; 32];
     put(&mut general, 0, 1u32.to_be_bytes());

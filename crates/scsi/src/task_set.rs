@@ -211,16 +211,15 @@ impl TaskSet {
         draining
     }
 
-    /// Whether the task was aborted.
-    pub(crate) fn is_aborted(&self, id: u64) -> bool {
-        self.entries.get(&id).is_none_or(|entry| entry.aborted.is_some())
-    }
-
-    /// Whether a task of this nexus with this tag is there.
-    pub(crate) fn contains(&self, nexus: u64, tag: Option<u64>) -> bool {
-        self.entries.values().any(|entry| {
-            entry.nexus == nexus && entry.aborted.is_none() && tag.is_none_or(|tag| entry.tag == tag)
-        })
+    /// Nobody waits for the task's outcome any more. True if it runs, so that it must come to its end.
+    pub(crate) fn give_up(&mut self, id: u64) -> bool {
+        match self.entries.get_mut(&id) {
+            Some(entry) if entry.state == State::Running => {
+                entry.aborted = entry.aborted.or(Some(Aborted::Silent));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Tasks in the set.

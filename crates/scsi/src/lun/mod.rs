@@ -4,14 +4,17 @@
 //! command looks at (reserved, write protected, ejected…) is one word of flags; the rest is behind a lock that only rare
 //! commands take. Locks are held for moments and never across an await; their order is `state`, then `paths`.
 
-pub(crate) mod compare;
+mod background;
+mod check;
+mod compare;
 pub(crate) mod copy;
-mod execute;
 mod judge;
-pub(crate) mod medium;
-pub(crate) mod provisioning;
+mod medium;
+mod persist;
+mod provisioning;
 mod report;
-pub(crate) mod rw;
+mod run;
+mod rw;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +29,8 @@ use crate::reservations::{NexusName, ReservationStore, Reservations};
 use crate::sense::Asc;
 use crate::target::path::Path;
 use crate::task_set::TaskSet;
-pub(crate) use judge::{Direction, Plan};
+pub(crate) use judge::Plan;
+pub(crate) use run::{Done, Run};
 
 /// Namespace of the name-based UUIDs here (itself a random UUID, fixed for ever).
 const UUID_SPACE: Uuid = Uuid::from_u128(0x2d0c_51f7_8a3e_4b96_9e21_c04d_77ab_13f8);
@@ -178,6 +182,8 @@ pub(crate) mod flag {
     pub(crate) const D_SENSE: u32 = 1 << 6;
     /// TASK ABORTED status.
     pub(crate) const TAS: u32 = 1 << 7;
+    /// SANITIZE failed, and the medium may be anything.
+    pub(crate) const SANITIZE_FAILED: u32 = 1 << 8;
 }
 
 /// What rare commands change.
@@ -187,6 +193,10 @@ pub(crate) struct State {
     pub(crate) prevented_by: BTreeSet<u64>,
     /// Results of third-party copies, by nexus and list identifier.
     pub(crate) copies: BTreeMap<(u64, u8), copy::CopyResult>,
+    /// How much of the medium SANITIZE has done, in 65536ths.
+    pub(crate) sanitized: u16,
+    /// The last SANITIZE allowed to leave its failure behind.
+    pub(crate) sanitize_ause: bool,
 }
 
 /// A logical unit.
@@ -200,6 +210,8 @@ pub struct LogicalUnit {
     pub(crate) state: Mutex<State>,
     flags: AtomicU32,
     paths: Mutex<Vec<Weak<Path>>>,
+    /// What goes on without anybody who waits for it.
+    background: background::Background,
 }
 
 impl LogicalUnit {
@@ -219,7 +231,13 @@ impl LogicalUnit {
                 .ok_or_else(|| unreadable("the record is damaged".to_owned()))?,
         };
         let limits = Limits::new(&config, &geometry);
-        let state = State { reservations, prevented_by: BTreeSet::new(), copies: BTreeMap::new() };
+        let state = State {
+            reservations,
+            prevented_by: BTreeSet::new(),
+            copies: BTreeMap::new(),
+            sanitized: 0,
+            sanitize_ause: false,
+        };
         let unit = Self {
             identity,
             geometry,
@@ -227,6 +245,7 @@ impl LogicalUnit {
             tasks: Mutex::default(),
             flags: AtomicU32::new(0),
             paths: Mutex::default(),
+            background: Default::default(),
             config,
             state: Mutex::new(state),
         };

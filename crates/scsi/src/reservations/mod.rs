@@ -13,7 +13,7 @@ mod store;
 use crate::cdb::table::Access;
 use crate::sense::Asc;
 use crate::transport_id::TransportId;
-pub(crate) use out::{OutRequest, RegisterAndMove};
+pub(crate) use out::OutRequest;
 pub use store::{FileStore, MemoryStore, ReservationStore};
 
 /// Most registrations of a logical unit; one more is answered with INSUFFICIENT REGISTRATION RESOURCES.
@@ -137,6 +137,11 @@ impl Reservations {
         self.registrations.iter().find(|registration| registration.nexus == *nexus)
     }
 
+    /// Whether another nexus has an SPC-2 reservation.
+    pub(crate) fn is_spc2_of_another(&self, nexus: &NexusName) -> bool {
+        self.spc2.as_ref().is_some_and(|holder| holder != nexus)
+    }
+
     /// Whether `nexus` holds the persistent reservation.
     pub(crate) fn holds(&self, nexus: &NexusName) -> bool {
         self.held.as_ref().is_some_and(|held| {
@@ -213,5 +218,3 @@ impl Reservations {
     }
 }
 
-#[cfg(test)]
-mod tests;
