@@ -4,6 +4,7 @@
 //! exits at once. Logs go to standard error; standard output gets one line per address once it listens.
 
 pub mod config;
+mod iscsi;
 mod target;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use config::{Config, Flags};
 #[command(after_help = "Examples:\n  \
     everywire serve --nvme nqn.2026-11.example:disk=ram:256MiB\n  \
     everywire serve --device rocev2:192.0.2.7 --nvme nqn.2026-11.example:disk=file:/srv/disk.img\n  \
+    everywire serve --iscsi iqn.2026-11.example:disk=ram:256MiB --tcp 127.0.0.1\n  \
     everywire serve target.toml\n\n\
     Then, on a Linux host: nvme connect -t rdma -a 192.0.2.7 -s 4420 -n nqn.2026-11.example:disk\n\
     or here: everywire nvme discover 127.0.0.1\n\n\
@@ -43,7 +45,17 @@ use config::{Config, Flags};
     [[nvme.subsystem.namespace]]\n  \
     backend = \"file:/srv/disk.img\"\n  \
     nsid = 1                     # the next free one if left out\n  \
-    uuid = \"…\"                   # derived, and stable, if left out")]
+    uuid = \"…\"                   # derived, and stable, if left out\n\n  \
+    [iscsi]\n  \
+    portals = [\"192.0.2.7\"]       # port 3260 if left out\n\n  \
+    [[iscsi.target]]\n  \
+    name = \"iqn.2026-11.example:disk\"\n\n  \
+    [[iscsi.target.lun]]\n  \
+    backend = \"file:/srv/disk.img\"\n  \
+    lun = 0                      # the next free one if left out\n  \
+    serial = \"0001\"              # derived, and stable, if left out\n  \
+    removable = false            # the default\n  \
+    reservations = \"/srv/pr\"     # beside the image if left out")]
 pub struct Args {
     /// Configuration file (TOML).
     config: Option<PathBuf>,
@@ -56,6 +68,12 @@ pub struct Args {
     /// Port of NVMe over RDMA [default: 4420].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     nvme_port: Option<u16>,
+    /// Serve a logical unit over iSCSI; may be repeated, also with the same IQN.
+    #[arg(long, value_name = "IQN=BACKEND")]
+    iscsi: Vec<String>,
+    /// Take iSCSI connections over TCP here [port 3260 if not said]; may be repeated.
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    tcp: Vec<String>,
     /// Write every packet to this pcapng file (one device only).
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
@@ -71,7 +89,13 @@ pub fn arguments(device: &str, export: &str) -> Vec<String> {
 
 /// Serves until it is told to stop.
 pub fn run(args: &Args) -> Result<(), CliError> {
-    let flags = Flags { devices: &args.device, exports: &args.nvme, nvme_port: args.nvme_port };
+    let flags = Flags {
+        devices: &args.device,
+        exports: &args.nvme,
+        nvme_port: args.nvme_port,
+        iscsi: &args.iscsi,
+        tcp: &args.tcp,
+    };
     let config = Config::resolve(args.config.as_deref(), &flags)?;
     if args.capture.is_some() && config.devices.len() > 1 {
         return Err(CliError::usage("--capture takes one device: each has its own packets"));
@@ -91,6 +115,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let hosts = config.devices.iter().map(|name| device::open(name, &options));
     let hosts = hosts.collect::<Result<Vec<Host>, CliError>>()?;
     let target = target::open(&config)?;
+    let units = iscsi::open(&config.iscsi)?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     for host in &hosts {
         host.run(&runtime).map_err(CliError::failed)?;
@@ -99,22 +124,27 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     runtime.block_on(async {
         // Signals count from before the first line of output, so that whoever reads it may send one.
         let mut signals = Signals::new()?;
+        let iscsi = units.listen(&rt, &config.iscsi).await?;
         let nvme = NvmeTarget::new(rt, target, TargetOptions::default());
         for host in &hosts {
             listen(&nvme, host, config.nvme_port)?;
         }
         describe(&config);
         let name = signals.next().await;
-        let open = nvme.connections();
+        let open = nvme.connections() + iscsi.sessions();
         tracing::info!("{name}: stopping, {open} connections are open; a second signal stops at once");
         hosts.iter().for_each(tell_counters);
-        match select(nvme.shutdown(), signals.next()).await {
+        let stopped = async {
+            iscsi.shutdown().await;
+            nvme.shutdown().await;
+        };
+        match select(std::pin::pin!(stopped), signals.next()).await {
             Either::First(()) => {
                 tracing::info!("stopped");
                 Ok(())
             }
             Either::Second(name) => {
-                let open = nvme.connections();
+                let open = nvme.connections() + iscsi.sessions();
                 Err(CliError::failed(format_args!("stopped at once by {name}: {open} connections were open")))
             }
         }
@@ -144,6 +174,11 @@ fn describe(config: &Config) {
     for subsystem in &config.subsystems {
         for namespace in &subsystem.namespaces {
             tracing::info!("serving {} from {}", subsystem.nqn, namespace.backend_text);
+        }
+    }
+    for target in &config.iscsi.targets {
+        for lun in &target.luns {
+            tracing::info!("serving {} LUN {} from {}", target.name, lun.number, lun.backend_text);
         }
     }
 }

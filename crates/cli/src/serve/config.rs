@@ -4,6 +4,7 @@
 //! of the parts, so that `everywire check` and `everywire serve` never differ.
 
 mod fields;
+pub mod iscsi;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -39,6 +40,8 @@ struct File {
     devices: Vec<String>,
     #[serde(default)]
     nvme: NvmeFile,
+    #[serde(default)]
+    iscsi: iscsi::IscsiFile,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,8 +140,10 @@ pub struct Config {
     pub max_io_queues: Option<u16>,
     /// Bytes of data in a capsule, if set.
     pub in_capsule_data: Option<u32>,
-    /// What is served.
+    /// What is served over NVMe.
     pub subsystems: Vec<Subsystem>,
+    /// What is served over iSCSI.
+    pub iscsi: iscsi::Iscsi,
 }
 
 /// What the command line adds: devices and port replace those of the file, exports are added to it.
@@ -150,6 +155,10 @@ pub struct Flags<'a> {
     pub exports: &'a [String],
     /// Port of NVMe over RDMA.
     pub nvme_port: Option<u16>,
+    /// `IQN=BACKEND`.
+    pub iscsi: &'a [String],
+    /// TCP portals.
+    pub tcp: &'a [String],
 }
 
 impl Config {
@@ -165,7 +174,9 @@ impl Config {
     fn of(file: File, whence: &str, flags: &Flags<'_>) -> Result<Config, CliError> {
         let wrong = |why: String| CliError::usage(format_args!("{whence}: {why}"));
         let mut names = if flags.devices.is_empty() { file.devices } else { flags.devices.to_vec() };
-        if names.is_empty() {
+        let iscsi = iscsi::resolve(file.iscsi, flags).map_err(wrong)?;
+        let only_tcp = !iscsi.targets.is_empty() && file.nvme.subsystem.is_empty() && flags.exports.is_empty();
+        if names.is_empty() && !only_tcp {
             names.push(DEFAULT_DEVICE.to_owned());
         }
         for name in &names {
@@ -183,6 +194,7 @@ impl Config {
             max_io_queues: file.nvme.max_io_queues,
             in_capsule_data: file.nvme.in_capsule_data,
             subsystems,
+            iscsi,
         };
         config.check().map_err(wrong)?;
         let given = target::rehearse(&config).map_err(wrong)?;
@@ -193,8 +205,9 @@ impl Config {
 
     /// What no part can see alone.
     fn check(&self) -> Result<(), String> {
-        if self.subsystems.is_empty() {
-            return Err("nothing to serve: give --nvme NQN=ram:256MiB or a [[nvme.subsystem]]".to_owned());
+        self.iscsi.check()?;
+        if self.subsystems.is_empty() && self.iscsi.targets.is_empty() {
+            return Err("nothing to serve: give --nvme NQN=ram:256MiB or a [[nvme.subsystem]], or --iscsi".to_owned());
         }
         let mut seen = HashSet::new();
         if let Some(twice) = self.devices.iter().find(|name| !seen.insert(name.as_str())) {
@@ -250,8 +263,10 @@ impl Config {
 
     /// The files of all backends that can be looked at, and whether they are only read.
     fn files(&self) -> impl Iterator<Item = (&Path, bool, FileIdentity)> {
-        self.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces).filter_map(|namespace| {
-            let BackendSpec::File { path, options } = &namespace.backend else { return None };
+        let namespaces = self.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let luns = self.iscsi.targets.iter().flat_map(|target| &target.luns);
+        namespaces.map(|one| &one.backend).chain(luns.map(|one| &one.backend)).filter_map(|backend| {
+            let BackendSpec::File { path, options } = backend else { return None };
             Some((path.as_path(), options.read_only, FileIdentity::of(path).ok()?))
         })
     }

@@ -5,6 +5,7 @@
 
 mod access;
 pub mod config;
+mod device;
 mod registry;
 
 use std::cell::RefCell;
@@ -16,6 +17,7 @@ use everywire_verbs::rt::Rt;
 
 pub use access::{Rule, Subnet};
 pub use config::{ConfigError, Device, InitiatorPort, Node, Portal};
+pub use device::LunDevice;
 pub(crate) use registry::{Ended, Order};
 
 use crate::keys::{Key, Offers};

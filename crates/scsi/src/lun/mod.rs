@@ -270,6 +270,11 @@ impl LogicalUnit {
         self.geometry
     }
 
+    /// What its blocks are in.
+    pub fn backend(&self) -> Arc<dyn Backend> {
+        self.config.backend.clone()
+    }
+
     /// Commands in the task set.
     pub fn tasks(&self) -> usize {
         lock(&self.tasks).len()

@@ -22,6 +22,16 @@ nsid = 3
 uuid = "9b04fe4d-5424-49c3-8bce-82dcf6642f73"
 [[nvme.subsystem.namespace]]
 backend = "null:1GiB"
+[iscsi]
+portals = ["127.0.0.1", "[::1]:3261"]
+[[iscsi.target]]
+name = "iqn.2026-11.example:disk"
+alias = "a disk"
+[[iscsi.target.lun]]
+backend = "ram:1MiB"
+lun = 3
+serial = "0001"
+removable = true
 "#;
     let least = "[[nvme.subsystem]]\nnqn=\"nqn.2026-11.example:a\"\n[[nvme.subsystem.namespace]]\nbackend=\"ram:1MiB\"\n";
     vec![whole.into(), least.into(), b"[nvme]\nport = 1\n".to_vec()]
@@ -33,7 +43,8 @@ target!(serve_config, files(), |bytes| {
             Ok(config) => {
                 assert_eq!(config.check(), Ok(()));
                 assert!(
-                    !config.devices.is_empty() && config.devices.iter().all(|d| DeviceSpec::parse(d).is_ok())
+                    !(config.devices.is_empty() && config.iscsi.targets.is_empty())
+                        && config.devices.iter().all(|d| DeviceSpec::parse(d).is_ok())
                 );
             }
             Err(error) => assert!(error.to_string().starts_with("fuzz: "), "{error}"),

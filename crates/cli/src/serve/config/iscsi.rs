@@ -1,0 +1,213 @@
+//! The part of the configuration that iSCSI has: portals, targets, logical units.
+//!
+//! Names and numbers are held against RFC 7143 and SAM-5 by the crates that use them. A logical unit's identity is derived from
+//! its target's name and number, so that it outlives restarts.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use everywire_block::BackendSpec;
+use everywire_iscsi::PORT;
+use everywire_iscsi::name::IscsiName;
+use everywire_scsi::lun::MAX_SERIAL;
+use everywire_scsi::target::MAX_LUN;
+use serde::Deserialize;
+
+use super::Flags;
+
+/// Longest alias: what one key of a login request holds (RFC 7143 §6.1).
+const MAX_ALIAS: usize = 255;
+
+/// `[iscsi]`, as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IscsiFile {
+    #[serde(default)]
+    portals: Vec<String>,
+    #[serde(default)]
+    target: Vec<TargetFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TargetFile {
+    name: String,
+    alias: Option<String>,
+    #[serde(default)]
+    lun: Vec<LunFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LunFile {
+    lun: Option<u16>,
+    backend: String,
+    serial: Option<String>,
+    #[serde(default)]
+    removable: bool,
+    reservations: Option<PathBuf>,
+}
+
+/// A logical unit to serve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lun {
+    /// Its number.
+    pub number: u16,
+    /// Its blocks.
+    pub backend: BackendSpec,
+    /// The same, as written.
+    pub backend_text: String,
+    /// Unit serial number; derived if `None`.
+    pub serial: Option<String>,
+    /// Its medium can be ejected.
+    pub removable: bool,
+    /// Where reservations are kept that must outlive a restart (APTPL).
+    pub reservations: Option<PathBuf>,
+}
+
+/// A target to serve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// Its name.
+    pub name: IscsiName,
+    /// Its name for people.
+    pub alias: Option<String>,
+    /// Its logical units.
+    pub luns: Vec<Lun>,
+}
+
+/// Everything that is served over iSCSI.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Iscsi {
+    /// Where TCP connections are taken.
+    pub portals: Vec<SocketAddr>,
+    /// What they lead to.
+    pub targets: Vec<Target>,
+}
+
+/// From the file, with what flags add.
+pub(super) fn resolve(file: IscsiFile, flags: &Flags<'_>) -> Result<Iscsi, String> {
+    let portals = if flags.tcp.is_empty() { &file.portals } else { flags.tcp };
+    let portals = portals.iter().map(|text| portal(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut targets = file.target.into_iter().map(target).collect::<Result<Vec<_>, _>>()?;
+    for text in flags.iscsi {
+        add_export(&mut targets, text)?;
+    }
+    Ok(Iscsi { portals, targets })
+}
+
+/// `ADDRESS[:PORT]`.
+fn portal(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    text.parse().map_err(|_| format!("portal `{text}`: ADDRESS[:PORT] is needed, as in 192.0.2.7 or [2001:db8::7]:3260"))
+}
+
+fn target(file: TargetFile) -> Result<Target, String> {
+    let name = parse_name(&file.name)?;
+    let mut target = Target { name, alias: file.alias, luns: Vec::new() };
+    for one in file.lun {
+        let number = one.lun.map_or_else(|| free(&target), Ok)?;
+        let backend =
+            BackendSpec::parse(&one.backend).map_err(|e| format!("target {}: {e}", target.name))?;
+        target.luns.push(Lun {
+            number,
+            backend,
+            backend_text: one.backend,
+            serial: one.serial,
+            removable: one.removable,
+            reservations: one.reservations,
+        });
+    }
+    Ok(target)
+}
+
+/// The lowest free number.
+fn free(target: &Target) -> Result<u16, String> {
+    let taken: HashSet<u16> = target.luns.iter().map(|lun| lun.number).collect();
+    (0..=MAX_LUN)
+        .find(|number| !taken.contains(number))
+        .ok_or_else(|| format!("target {}: more than {MAX_LUN} logical units", target.name))
+}
+
+/// `IQN=BACKEND`: a logical unit more of the target of that name.
+fn add_export(targets: &mut Vec<Target>, text: &str) -> Result<(), String> {
+    let (name, backend_text) = text
+        .split_once('=')
+        .ok_or_else(|| format!("--iscsi {text}: IQN=BACKEND is needed, as in iqn.2026-11.example:disk=ram:256MiB"))?;
+    let name = parse_name(name).map_err(|e| format!("--iscsi {text}: {e}"))?;
+    let backend = BackendSpec::parse(backend_text).map_err(|e| format!("--iscsi {text}: {e}"))?;
+    let at = match targets.iter().position(|target| target.name == name) {
+        Some(at) => at,
+        None => {
+            targets.push(Target { name, alias: None, luns: Vec::new() });
+            targets.len() - 1
+        }
+    };
+    let number = free(&targets[at])?;
+    targets[at].luns.push(Lun {
+        number,
+        backend,
+        backend_text: backend_text.to_owned(),
+        serial: None,
+        removable: false,
+        reservations: None,
+    });
+    Ok(())
+}
+
+fn parse_name(text: &str) -> Result<IscsiName, String> {
+    text.parse().map_err(|e| format!("`{text}`: {e}"))
+}
+
+impl Iscsi {
+    /// What no part can see alone.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if !self.targets.is_empty() && self.portals.is_empty() {
+            return Err("nothing leads to the iSCSI targets: give --tcp ADDRESS or iscsi.portals".to_owned());
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = self.portals.iter().find(|portal| !seen.insert(**portal)) {
+            return Err(format!("portal {twice} is listed twice"));
+        }
+        if let Some(zero) = self.portals.iter().find(|portal| portal.port() == 0) {
+            return Err(format!("portal {zero}: 0 is no port that initiators could be told"));
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = self.targets.iter().find(|target| !seen.insert(target.name.as_str())) {
+            return Err(format!("target {} is described twice", twice.name));
+        }
+        self.targets.iter().try_for_each(Target::check)
+    }
+}
+
+impl Target {
+    fn check(&self) -> Result<(), String> {
+        let wrong = |what: String| Err(format!("target {}: {what}", self.name));
+        if self.luns.is_empty() {
+            return wrong("it has no logical unit".to_owned());
+        }
+        if self.alias.as_ref().is_some_and(|alias| alias.len() > MAX_ALIAS) {
+            return wrong(format!("alias: more than {MAX_ALIAS} bytes (RFC 7143 §6.1)"));
+        }
+        let mut seen = HashSet::new();
+        for lun in &self.luns {
+            let number = lun.number;
+            if number > MAX_LUN {
+                return wrong(format!("LUN {number} is over {MAX_LUN} (SAM-5 §4.7.7.3)"));
+            }
+            if !seen.insert(number) {
+                return wrong(format!("LUN {number} is described twice"));
+            }
+            if let Some(serial) = &lun.serial
+                && !(1..=MAX_SERIAL).contains(&serial.len())
+            {
+                return wrong(format!("LUN {number}: serial: 1 to {MAX_SERIAL} characters are needed"));
+            }
+        }
+        Ok(())
+    }
+}
