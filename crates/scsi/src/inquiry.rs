@@ -184,8 +184,9 @@ fn provisioning(unit: &LogicalUnit) -> Vec<u8> {
     if !unit.is_thin() {
         return vec![0; 4];
     }
-    // LBPU, LBPWS, LBPWS10, LBPRZ 001b: what is unmapped reads as zeroes. Provisioning type 2: thin.
-    vec![0, 0xe4, 2, 0]
+    // LBPU, LBPWS, LBPRZ 001b: what is unmapped reads as zeroes. Provisioning type 2: thin. LBPWS10 is 0: WRITE SAME (16)
+    // does what WRITE SAME (10) would.
+    vec![0, 0xc4, 2, 0]
 }
 
 /// Third-party copy page. SPC-4 §7.8.17.

@@ -107,7 +107,7 @@ pub const SPECS: &[Spec] = &[
     medium(op::PRE_FETCH_10, &ten(op::PRE_FETCH_10, 2)),
     medium(op::SYNCHRONIZE_CACHE_10, &ten(op::SYNCHRONIZE_CACHE_10, 2)),
     quick(op::READ_DEFECT_DATA_10, &[op::READ_DEFECT_DATA_10, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0]),
-    medium(op::WRITE_SAME_10, &ten(op::WRITE_SAME_10, 0x08)),
+    medium(op::WRITE_SAME_10, &ten(op::WRITE_SAME_10, 0)),
     medium(op::UNMAP, &[op::UNMAP, 0, 0, 0, 0, 0, 0x1f, 0xff, 0xff, 0]),
     long(op::SANITIZE, op::SA_SANITIZE_OVERWRITE, &sanitize(op::SA_SANITIZE_OVERWRITE)),
     long(op::SANITIZE, op::SA_SANITIZE_BLOCK_ERASE, &sanitize(op::SA_SANITIZE_BLOCK_ERASE)),

@@ -41,6 +41,17 @@ fn length_at(size: Size) -> u16 {
 }
 
 impl LogicalUnit {
+    /// Judges what the initiator would send: commands that compare, or repeat, take exactly what their CDB says, because what
+    /// is cut would mean something else.
+    pub(crate) fn check_exact(&self, plan: &Plan, expected: u32) -> Result<(), Failure> {
+        let at = match plan.command {
+            Command::CompareAndWrite(_) => 13,
+            Command::WriteSame(same) if !same.ndob => length_at(same.size),
+            _ => return Ok(()),
+        };
+        if u64::from(expected) == plan.out { Ok(()) } else { Err(Sense::cdb_field(at).into()) }
+    }
+
     /// Judges the fields of a command.
     pub(super) fn check(&self, command: Command) -> Result<Plan, Failure> {
         let Shape { out, into, range } = self.shape(&command)?;
@@ -62,20 +73,17 @@ impl LogicalUnit {
                 self.written(io, io.blocks, io.bytchk == 1)?
             }
             Command::WriteAtomic(io) => {
+                let shape = self.written(io, io.blocks, true)?;
                 if io.blocks > self.limits.atomic {
                     return Err(Sense::cdb_field(12).into());
                 }
-                self.written(io, io.blocks, true)?
+                shape
             }
             Command::CompareAndWrite(io) => self.written(io, io.blocks * 2, true)?,
             Command::Verify(io) => self.verified(io)?,
             Command::WriteSame(same) => self.same(same)?,
-            Command::PreFetch { size, lba, blocks, .. } => {
-                self.inside(lba, blocks.into(), size)?;
-                Shape::default()
-            }
-            Command::SynchronizeCache { size, lba, blocks, .. } => {
-                self.inside(lba, blocks.into(), size)?;
+            Command::PreFetch { lba, blocks, .. } | Command::SynchronizeCache { lba, blocks, .. } => {
+                self.inside(lba, blocks.into())?;
                 Shape::default()
             }
             Command::GetLbaStatus { lba, alloc } => {
@@ -161,7 +169,7 @@ impl LogicalUnit {
         Sense::illegal(Asc::LBA_OUT_OF_RANGE).with_information(lba.max(self.geometry.blocks))
     }
 
-    fn inside(&self, lba: u64, blocks: u64, _size: Size) -> Result<(), Failure> {
+    fn inside(&self, lba: u64, blocks: u64) -> Result<(), Failure> {
         if lba.checked_add(blocks).is_none_or(|end| end > self.geometry.blocks) {
             return Err(self.outside(lba).into());
         }
@@ -174,7 +182,7 @@ impl LogicalUnit {
         if io.protect != 0 {
             return Err(Sense::cdb_bit(1, 7).into());
         }
-        self.inside(io.lba, io.blocks.into(), io.size)?;
+        self.inside(io.lba, io.blocks.into())?;
         if io.blocks > self.limits.transfer {
             return Err(Sense::cdb_field(length_at(io.size)).into());
         }
@@ -207,13 +215,14 @@ impl LogicalUnit {
         if same.anchor {
             return Err(Sense::cdb_bit(1, 4).into());
         }
-        if same.unmap && !self.is_thin() {
+        // LBPWS10 is 0.
+        if same.unmap && (!self.is_thin() || same.size == Size::Ten) {
             return Err(Sense::cdb_bit(1, 3).into());
         }
         if same.pbdata_lbdata != 0 {
             return Err(Sense::cdb_bit(1, 2).into());
         }
-        self.inside(same.lba, same.blocks.into(), same.size)?;
+        self.inside(same.lba, same.blocks.into())?;
         let blocks = self.same_blocks(&same);
         if blocks > self.limits.write_same {
             return Err(Sense::cdb_field(length_at(same.size)).into());

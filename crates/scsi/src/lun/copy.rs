@@ -169,10 +169,7 @@ impl Run<'_> {
         if descriptor[0] != TARGET_TYPE {
             return Err(Sense::illegal(Asc::UNSUPPORTED_TARGET_DESCRIPTOR).into());
         }
-        // LU ID TYPE other than 00b, and NUL, name no logical unit here.
-        if descriptor[1] & 0xe0 != 0 {
-            return Err(Sense::parameter(at(1)).into());
-        }
+        // SPC-4 took LU ID TYPE and NUL away: bits 7 to 5 of byte 1 do not matter.
         let designator_len = usize::from(descriptor[7]).min(20);
         let (kind, designator) = (descriptor[5] & 0x3f, &descriptor[8..8 + designator_len]);
         let found = self.nexus.map.units().into_iter().find(|unit| match kind {
@@ -210,7 +207,7 @@ impl Run<'_> {
             len.is_multiple_of(size) && end.is_some()
         };
         if !inside(source, segment.source) || !inside(destination, segment.destination) {
-            return Err(refused(Asc::LBA_OUT_OF_RANGE));
+            return Err(refused(Asc::NONE));
         }
         for (unit, access) in [(source, Access::Read), (destination, Access::Write)] {
             if unit.is(flag::RESERVED) && lock(&unit.state).reservations.conflicts(&self.path.name, access) {
@@ -250,7 +247,9 @@ fn parse_segment(bytes: &[u8], at: u16, targets: usize) -> Result<Segment, Failu
     let (from, to) = (usize::from(u16_at(bytes, 4)), usize::from(u16_at(bytes, 6)));
     for (index, byte) in [(from, 4), (to, 6)] {
         if index >= targets {
-            return Err(Sense::parameter(at + byte).into());
+            let mut sense = Sense::new(SenseKey::COPY_ABORTED, Asc::UNREACHABLE_COPY_TARGET);
+            sense.specific = Some(KeySpecific::Segment { in_segment: true, byte });
+            return Err(sense.into());
         }
     }
     Ok(Segment {

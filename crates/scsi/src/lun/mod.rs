@@ -36,7 +36,7 @@ pub(crate) use run::{Done, Run};
 const UUID_SPACE: Uuid = Uuid::from_u128(0x2d0c_51f7_8a3e_4b96_9e21_c04d_77ab_13f8);
 
 /// Most bytes that READ, WRITE and their like move in one command (MAXIMUM TRANSFER LENGTH).
-pub const MAX_TRANSFER: u32 = 16 << 20;
+pub const MAX_TRANSFER: u32 = 32 << 20;
 /// Most bytes that WRITE SAME covers in one command (MAXIMUM WRITE SAME LENGTH).
 pub const MAX_WRITE_SAME: u64 = 512 << 20;
 /// Most descriptors of an UNMAP.

@@ -9,8 +9,6 @@ use crate::cdb::table::{SPECS, Spec};
 use crate::sense::{Failure, Sense};
 use crate::target::Target;
 
-/// Physical blocks are said to be this large at most.
-const PHYSICAL: u32 = 4096;
 /// LBPME and LBPRZ of READ CAPACITY (16).
 const PROVISIONED: u8 = 0xc0;
 
@@ -49,8 +47,7 @@ impl LogicalUnit {
         let mut data = [0; 32];
         put(&mut data, 0, self.geometry.blocks.saturating_sub(1).to_be_bytes());
         put(&mut data, 8, self.geometry.block_size.to_be_bytes());
-        let physical = self.geometry.optimal_io.clamp(self.geometry.block_size, PHYSICAL);
-        data[13] = (physical / self.geometry.block_size).ilog2() as u8;
+        // Physical blocks are logical blocks; what is best for speed is in the block limits page.
         if self.is_thin() {
             data[14] = PROVISIONED;
         }

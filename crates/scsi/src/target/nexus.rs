@@ -92,7 +92,9 @@ impl Nexus {
             Lun::WellKnown => return self.no_unit(parsed, Subject::WellKnown, expected),
             Lun::Unknown => return self.no_unit(parsed, Subject::Nobody, expected),
         };
-        let plan = match unit.judge(&path, &self.0.port, parsed) {
+        let judged = unit.judge(&path, &self.0.port, parsed);
+        let judged = judged.and_then(|plan| unit.check_exact(&plan, expected.out).map(|()| plan));
+        let plan = match judged {
             Ok(plan) => plan,
             Err(failure) => return refused(failure, unit.descriptor_sense()),
         };
