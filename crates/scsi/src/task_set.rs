@@ -211,6 +211,19 @@ impl TaskSet {
         draining
     }
 
+    /// The task only waits for work that goes on without it, so that an abort need not wait for the task. True if there was
+    /// one; `waker` is called when there is.
+    pub(crate) fn detach(&mut self, id: u64, waker: &Waker) -> bool {
+        match self.entries.get_mut(&id) {
+            Some(entry) if entry.aborted.is_none() => {
+                entry.state = State::Held;
+                entry.waker = Some(waker.clone());
+                false
+            }
+            _ => true,
+        }
+    }
+
     /// Nobody waits for the task's outcome any more. True if it runs, so that it must come to its end.
     pub(crate) fn give_up(&mut self, id: u64) -> bool {
         match self.entries.get_mut(&id) {

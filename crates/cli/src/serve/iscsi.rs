@@ -78,6 +78,7 @@ impl Opened {
             let map = ScsiTarget::new().lun_map();
             for (number, unit) in units {
                 backends.push(unit.backend());
+                rt.spawn(unit.clone().drive());
                 map.add(number, unit).map_err(CliError::usage)?;
             }
             let device = LunDevice::new(described.name.clone(), map);

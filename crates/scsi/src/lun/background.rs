@@ -1,7 +1,7 @@
-//! Work that outlives its command: tasks whose transport is gone, SANITIZE and SYNCHRONIZE CACHE with IMMED.
+//! Work that outlives its command: tasks whose transport is gone, SANITIZE, SYNCHRONIZE CACHE with IMMED.
 //!
-//! There is no executor here. What is left behind is polled by every command that comes to the logical unit, and by whoever
-//! waits for it (task management, tasks behind it); [`LogicalUnit::background`] is for programs that would drive it on.
+//! There is no executor here. A program spawns [`LogicalUnit::drive`], which carries on what is left behind. Without it every
+//! command that comes to the logical unit takes a step, and so does whoever waits (task management, tasks behind it).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::LogicalUnit;
 use crate::lock;
+use crate::sense::Failure;
 use crate::task_set::Aborted;
 
 type Left = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -20,6 +21,54 @@ pub(crate) struct Background {
     left: Mutex<Vec<Left>>,
     /// How many there are, those being polled now included.
     count: AtomicUsize,
+    /// Who drives it, if anybody does.
+    driver: Mutex<Option<Waker>>,
+}
+
+impl Background {
+    fn wake_driver(&self) -> bool {
+        lock(&self.driver).as_ref().inspect(|driver| driver.wake_by_ref()).is_some()
+    }
+}
+
+/// Lets others run: a backend in memory never makes a command wait, however long it is.
+pub(super) async fn give_way() {
+    let mut gave = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut gave, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The end of work that was left behind, for the command that began it.
+#[derive(Default)]
+pub(super) struct Completion {
+    result: Mutex<(Option<Result<(), Failure>>, Option<Waker>)>,
+}
+
+impl Completion {
+    pub(super) fn complete(&self, result: Result<(), Failure>) {
+        let mut there = lock(&self.result);
+        there.0 = Some(result);
+        if let Some(waker) = there.1.take() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let mut there = lock(&self.result);
+        match there.0 {
+            Some(result) => Poll::Ready(result),
+            None => {
+                there.1 = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
 }
 
 impl LogicalUnit {
@@ -28,14 +77,19 @@ impl LogicalUnit {
         if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             self.background.count.fetch_add(1, Ordering::AcqRel);
             lock(&self.background.left).push(future);
+            self.background.wake_driver();
         }
     }
 
-    /// Polls what was left behind.
+    /// Takes a step with what was left behind.
     pub(crate) fn poll_left_behind(&self, cx: &mut Context<'_>) {
-        if self.background.count.load(Ordering::Acquire) == 0 {
-            return;
+        // A driver that is there takes the step: futures remember one waker, and it should be the driver's.
+        if self.background.count.load(Ordering::Acquire) != 0 && !self.background.wake_driver() {
+            self.step(cx);
         }
+    }
+
+    fn step(&self, cx: &mut Context<'_>) {
         // Not under the lock: a future that ends may wake others, or leave something behind.
         let mut left = std::mem::take(&mut *lock(&self.background.left));
         let before = left.len();
@@ -44,11 +98,12 @@ impl LogicalUnit {
         lock(&self.background.left).append(&mut left);
     }
 
-    /// Ends when nothing is left behind.
-    pub async fn background(self: Arc<Self>) {
+    /// Carries on what is left behind, for as long as it is polled. One at a time.
+    pub async fn drive(self: Arc<Self>) {
         std::future::poll_fn(|cx| {
-            self.poll_left_behind(cx);
-            if self.background.count.load(Ordering::Acquire) == 0 { Poll::Ready(()) } else { Poll::Pending }
+            *lock(&self.background.driver) = Some(cx.waker().clone());
+            self.step(cx);
+            Poll::<()>::Pending
         })
         .await;
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use everywire_block::SharedBuffer;
 
+use super::background::give_way;
 use super::run::{Done, Run};
 use super::{LogicalUnit, flag};
 use crate::bytes::{put, u8_at, u16_at, u24_at, u32_at, u64_at};
@@ -231,6 +232,7 @@ impl Run<'_> {
             source.config.backend.read(from + at, &buffer).await.map_err(|error| source.failed(&error))?;
             let written = destination.config.backend.write(to + at, &buffer, through).await;
             written.map_err(|error| destination.failed(&error))?;
+            give_way().await;
         }
         Ok(len)
     }

@@ -4,9 +4,11 @@
 //! another one succeeds, or EXIT FAILURE MODE where AUSE allowed it.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use everywire_block::SharedBuffer;
 
+use super::background::{Completion, give_way};
 use super::run::{Done, Run};
 use super::rw::STEP;
 use super::{LogicalUnit, flag};
@@ -14,6 +16,7 @@ use crate::bytes::{u8_at, u16_at};
 use crate::cdb::{Command, SanitizeAction};
 use crate::lock;
 use crate::sense::{Asc, Failure, Sense, SenseKey};
+use crate::status::Status;
 
 /// INVERT, and the count of an OVERWRITE's passes.
 const INVERT: u8 = 0x80;
@@ -64,10 +67,11 @@ impl Run<'_> {
         if !load_eject || !unit.config.removable {
             return Ok(Done::GOOD);
         }
+        // Either way the tray would have to open.
+        if !lock(&unit.state).prevented_by.is_empty() {
+            return Err(Sense::illegal(Asc::REMOVAL_PREVENTED).into());
+        }
         if !start {
-            if !lock(&unit.state).prevented_by.is_empty() {
-                return Err(Sense::illegal(Asc::REMOVAL_PREVENTED).into());
-            }
             unit.set(flag::EJECTED, true);
         } else if unit.is(flag::EJECTED) {
             unit.set(flag::EJECTED, false);
@@ -114,15 +118,23 @@ impl Run<'_> {
         }
         lock(&unit.state).sanitized = 0;
         unit.set(flag::SANITIZING, true);
-        let work = sanitize(unit.clone(), erase);
+        // §4.11.1: neither an abort nor a reset stops it, so that it is never the task's own.
+        let completion = Arc::new(Completion::default());
+        let (work, end) = (sanitize(unit.clone(), erase), completion.clone());
+        unit.leave_behind(Box::pin(async move { end.complete(work.await) }));
         if immed {
-            unit.leave_behind(Box::pin(async move {
-                // Whoever asks later is told by SANITIZE COMMAND FAILED.
-                let _ = work.await;
-            }));
             return Ok(Done::GOOD);
         }
-        work.await.map(|()| Done::GOOD)
+        let ended = std::future::poll_fn(|cx| {
+            unit.poll_left_behind(cx);
+            match completion.poll(cx) {
+                Poll::Pending if lock(&unit.tasks).detach(self.task, cx.waker()) => {
+                    Poll::Ready(Err(Failure::Status(Status::TASK_ABORTED)))
+                }
+                polled => polled,
+            }
+        });
+        ended.await.map(|()| Done::GOOD)
     }
 }
 
@@ -157,6 +169,7 @@ async fn erase_all(unit: &Arc<LogicalUnit>, erase: &Erase) -> Result<(), Failure
             }
             .map_err(failed)?;
             at += step;
+            give_way().await;
             let done = u128::from(pass) * u128::from(total) + u128::from(at);
             let done = done * WHOLE / (u128::from(passes) * u128::from(total));
             lock(&unit.state).sanitized = u16::try_from(done).unwrap_or(u16::MAX);

@@ -36,6 +36,8 @@ impl Done {
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub(crate) unit: &'a Arc<LogicalUnit>,
+    /// The task, in the task set.
+    pub(crate) task: u64,
     pub(crate) nexus: &'a NexusInner,
     pub(crate) path: &'a Path,
     pub(crate) plan: &'a Plan,

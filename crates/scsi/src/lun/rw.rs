@@ -5,6 +5,7 @@
 
 use everywire_block::{IoBuf, SharedBuffer};
 
+use super::background::give_way;
 use super::flag;
 use super::run::{Done, Run};
 use crate::cdb::{Io, WriteSame};
@@ -104,6 +105,9 @@ impl Run<'_> {
             let step = (len - at).min(STEP);
             self.load(offset + at, step).await?;
             at += step;
+            if at < len {
+                give_way().await;
+            }
         }
         Ok(())
     }
@@ -119,6 +123,9 @@ pub(super) async fn fill(run: &Run<'_>, offset: u64, len: u64, block: &[u8]) -> 
         let piece = pattern.slice(0, step as usize);
         run.judged(run.unit.config.backend.write(offset + at, &piece, through).await)?;
         at += step;
+        if at < len {
+            give_way().await;
+        }
     }
     Ok(())
 }

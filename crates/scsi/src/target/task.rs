@@ -274,6 +274,7 @@ impl Execution {
         let UnitWork { slot, nexus, path, plan } = &*self.work;
         let run = Run {
             unit: &slot.unit,
+            task: slot.id,
             nexus,
             path,
             plan,
