@@ -47,7 +47,8 @@ use config::{Config, Flags};
     nsid = 1                     # the next free one if left out\n  \
     uuid = \"…\"                   # derived, and stable, if left out\n\n  \
     [iscsi]\n  \
-    portals = [\"192.0.2.7\"]       # port 3260 if left out\n\n  \
+    portals = [\"192.0.2.7\"]       # port 3260 if left out\n  \
+    ping = 15                    # seconds of silence before an initiator is asked for a sign of life\n\n  \
     [[iscsi.target]]\n  \
     name = \"iqn.2026-11.example:disk\"\n\n  \
     [[iscsi.target.lun]]\n  \

@@ -5,7 +5,9 @@
 //! What this does not do: vendor-specific pages, protection information.
 
 use crate::bytes::{ascii, put};
-use crate::lun::copy::{MAX_INLINE, MAX_LIST, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MAX_TARGETS, SEGMENT_TYPE, TARGET_TYPE};
+use crate::lun::copy::{
+    MAX_INLINE, MAX_LIST, MAX_SEGMENT_BYTES, MAX_SEGMENTS, MAX_TARGETS, SEGMENT_TYPE, TARGET_TYPE,
+};
 use crate::lun::{Limits, LogicalUnit};
 use crate::sense::Sense;
 use crate::target::Port;

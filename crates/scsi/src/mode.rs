@@ -135,7 +135,13 @@ impl ModeContext {
     }
 
     /// Judges a parameter list and gives the flags that it asks for.
-    pub(crate) fn select(&self, size: Size, page_format: bool, save: bool, list: &[u8]) -> Result<ModeFlags, Sense> {
+    pub(crate) fn select(
+        &self,
+        size: Size,
+        page_format: bool,
+        save: bool,
+        list: &[u8],
+    ) -> Result<ModeFlags, Sense> {
         if save {
             return Err(Sense::cdb_bit(1, 0));
         }
@@ -265,7 +271,10 @@ mod tests {
         assert_eq!(CONTEXT.sense(&request(0x02, CURRENT)), Err(Sense::cdb_bit(2, 5)));
         let saved = CONTEXT.sense(&request(CONTROL, 3)).expect_err("none are saved");
         assert_eq!(saved.asc, Asc::SAVING_PARAMETERS_NOT_SUPPORTED);
-        assert_eq!(CONTEXT.sense(&SenseRequest { subpage: 1, ..request(CONTROL, CURRENT) }), Err(Sense::cdb_field(3)));
+        assert_eq!(
+            CONTEXT.sense(&SenseRequest { subpage: 1, ..request(CONTROL, CURRENT) }),
+            Err(Sense::cdb_field(3))
+        );
     }
 
     #[test]
@@ -281,6 +290,9 @@ mod tests {
         assert_eq!(CONTEXT.select(Size::Six, false, false, &list), Err(Sense::cdb_bit(1, 4)));
         assert_eq!(CONTEXT.select(Size::Six, true, false, &[]), Ok(FLAGS));
         assert_eq!(CONTEXT.select(Size::Six, true, false, &list[..9]), Err(Sense::list_length()));
-        assert_eq!(CONTEXT.select(Size::Six, true, false, &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 16, 0]), Err(Sense::parameter(9)));
+        assert_eq!(
+            CONTEXT.select(Size::Six, true, false, &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 16, 0]),
+            Err(Sense::parameter(9))
+        );
     }
 }

@@ -98,7 +98,13 @@ pub(crate) struct TaskSet {
 
 impl TaskSet {
     /// Adds a task; `None` when the set is full.
-    pub(crate) fn insert(&mut self, nexus: u64, tag: u64, attribute: Attribute, range: Option<Range>) -> Option<u64> {
+    pub(crate) fn insert(
+        &mut self,
+        nexus: u64,
+        tag: u64,
+        attribute: Attribute,
+        range: Option<Range>,
+    ) -> Option<u64> {
         if self.entries.len() >= MAX_TASKS {
             return None;
         }
@@ -139,7 +145,8 @@ impl TaskSet {
                 Attribute::HeadOfQueue => false,
                 Attribute::Ordered => older || other.attribute == Attribute::HeadOfQueue,
                 Attribute::Simple => {
-                    other.attribute == Attribute::HeadOfQueue || older && other.attribute == Attribute::Ordered
+                    other.attribute == Attribute::HeadOfQueue
+                        || older && other.attribute == Attribute::Ordered
                 }
             };
             let overlaps = match (&entry.range, &other.range) {
@@ -147,7 +154,8 @@ impl TaskSet {
                 _ => false,
             };
             // A ready, older task with a conflicting range goes first, so that a stream of reads cannot starve it.
-            by_attribute || overlaps && (other.state == State::Running || older && other.state == State::Ready)
+            by_attribute
+                || overlaps && (other.state == State::Running || older && other.state == State::Ready)
         })
     }
 
@@ -256,8 +264,11 @@ mod tests {
     #[test]
     fn ordered_waits_for_older_and_holds_newer() {
         let mut set = TaskSet::default();
-        let (first, ordered, last) =
-            (add(&mut set, Attribute::Simple), add(&mut set, Attribute::Ordered), add(&mut set, Attribute::Simple));
+        let (first, ordered, last) = (
+            add(&mut set, Attribute::Simple),
+            add(&mut set, Attribute::Ordered),
+            add(&mut set, Attribute::Simple),
+        );
         assert_eq!(set.start(ordered, None), Start::Wait);
         assert_eq!(set.start(last, None), Start::Wait);
         assert_eq!(set.start(first, None), Start::Go);
@@ -273,8 +284,11 @@ mod tests {
     #[test]
     fn head_of_queue_passes_everything() {
         let mut set = TaskSet::default();
-        let (simple, ordered, head) =
-            (add(&mut set, Attribute::Simple), add(&mut set, Attribute::Ordered), add(&mut set, Attribute::HeadOfQueue));
+        let (simple, ordered, head) = (
+            add(&mut set, Attribute::Simple),
+            add(&mut set, Attribute::Ordered),
+            add(&mut set, Attribute::HeadOfQueue),
+        );
         assert_eq!(set.start(simple, None), Start::Wait);
         assert_eq!(set.start(head, None), Start::Go);
         assert_eq!(set.start(ordered, None), Start::Wait);

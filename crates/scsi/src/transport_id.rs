@@ -140,9 +140,14 @@ mod tests {
 
     #[test]
     fn iscsi_port_names_of_the_standard() {
-        let id = TransportId::iscsi("iqn.1993-08.org.debian:01:ab", [0, 2, 0x3d, 0, 0, 1]).expect("short enough");
+        let id =
+            TransportId::iscsi("iqn.1993-08.org.debian:01:ab", [0, 2, 0x3d, 0, 0, 1]).expect("short enough");
         let text = b"iqn.1993-08.org.debian:01:ab,i,0x00023d000001";
-        assert_eq!(id.as_bytes()[..4], [0x45, 0, 0, 48], "format 01b, protocol 5; 45 characters and a NUL, padded");
+        assert_eq!(
+            id.as_bytes()[..4],
+            [0x45, 0, 0, 48],
+            "format 01b, protocol 5; 45 characters and a NUL, padded"
+        );
         assert_eq!(&id.as_bytes()[4..4 + text.len()], text);
         assert_eq!(TransportId::parse(id.as_bytes()), Some((id.clone(), 52)));
         assert_eq!(id.to_string().as_bytes(), text);

@@ -175,7 +175,8 @@ impl Config {
         let wrong = |why: String| CliError::usage(format_args!("{whence}: {why}"));
         let mut names = if flags.devices.is_empty() { file.devices } else { flags.devices.to_vec() };
         let iscsi = iscsi::resolve(file.iscsi, flags).map_err(wrong)?;
-        let only_tcp = !iscsi.targets.is_empty() && file.nvme.subsystem.is_empty() && flags.exports.is_empty();
+        let only_tcp =
+            !iscsi.targets.is_empty() && file.nvme.subsystem.is_empty() && flags.exports.is_empty();
         if names.is_empty() && !only_tcp {
             names.push(DEFAULT_DEVICE.to_owned());
         }
@@ -207,7 +208,9 @@ impl Config {
     fn check(&self) -> Result<(), String> {
         self.iscsi.check()?;
         if self.subsystems.is_empty() && self.iscsi.targets.is_empty() {
-            return Err("nothing to serve: give --nvme NQN=ram:256MiB or a [[nvme.subsystem]], or --iscsi".to_owned());
+            return Err(
+                "nothing to serve: give --nvme NQN=ram:256MiB or a [[nvme.subsystem]], or --iscsi".to_owned()
+            );
         }
         let mut seen = HashSet::new();
         if let Some(twice) = self.devices.iter().find(|name| !seen.insert(name.as_str())) {

@@ -72,7 +72,11 @@ fn reservations(lun: &Lun) -> Option<PathBuf> {
 impl Opened {
     /// Listens on every portal.
     pub async fn listen(self, rt: &Rt, config: &Iscsi) -> Result<Served, CliError> {
-        let target = Target::new(rt.clone(), TargetOptions::default()).map_err(CliError::usage)?;
+        let mut options = TargetOptions::default();
+        if let Some(ping) = config.ping {
+            (options.session.ping_after, options.session.ping_timeout) = (ping, ping);
+        }
+        let target = Target::new(rt.clone(), options).map_err(CliError::usage)?;
         let mut backends = Vec::new();
         for (described, units) in self.units {
             let map = ScsiTarget::new().lun_map();
@@ -86,9 +90,9 @@ impl Opened {
             target.add_node(node).map_err(CliError::usage)?;
         }
         for &address in &config.portals {
-            let listener = TcpListener::bind(address).await.map_err(|e| {
-                CliError::failed(format_args!("iSCSI portal {address}: cannot listen: {e}"))
-            })?;
+            let listener = TcpListener::bind(address)
+                .await
+                .map_err(|e| CliError::failed(format_args!("iSCSI portal {address}: cannot listen: {e}")))?;
             target.add_portal(Portal { address, group: 1 });
             print(format_args!("listening on {address}, iSCSI over TCP"))?;
             let accepting = accept(rt.clone(), target.clone(), listener);

@@ -209,7 +209,7 @@ pub const SPECS: &[Spec] = &[
         ],
     ),
     quick(op::REPORT_LUNS, &[op::REPORT_LUNS, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]),
-    acting(op::MAINTENANCE_IN, op::SA_REPORT_TARGET_PORT_GROUPS, &maintenance(0xea, 0, 0, 0, 0)),
+    acting(op::MAINTENANCE_IN, op::SA_REPORT_TARGET_PORT_GROUPS, &maintenance(0x2a, 0, 0, 0, 0)),
     acting(op::MAINTENANCE_IN, op::SA_REPORT_SUPPORTED_OPCODES, &maintenance(0x0c, 0x87, 0xff, 0xff, 0xff)),
     acting(op::MAINTENANCE_IN, op::SA_REPORT_SUPPORTED_TMFS, &maintenance(0x0d, 0x80, 0, 0, 0)),
     medium(op::READ_12, &twelve(op::READ_12, DPO_FUA_NV)),

@@ -121,7 +121,9 @@ impl LogicalUnit {
                 Shape::into(alloc)
             }
             Command::RequestSense { alloc, .. } => Shape::into(alloc),
-            Command::ModeSense { alloc, .. } | Command::PersistentReserveIn { alloc, .. } => Shape::into(alloc),
+            Command::ModeSense { alloc, .. } | Command::PersistentReserveIn { alloc, .. } => {
+                Shape::into(alloc)
+            }
             Command::ReadCapacity10 { .. } => Shape::into(8u32),
             Command::ReadCapacity16 { alloc, .. }
             | Command::ReadDefectData { alloc, .. }

@@ -151,8 +151,11 @@ impl Run<'_> {
             return Err(Sense::list_length().into());
         }
         let (targets, rest) = list[HEADER..].split_at(targets_len);
-        let targets: Vec<Arc<LogicalUnit>> =
-            targets.chunks_exact(TARGET_LEN).enumerate().map(|(i, one)| self.copy_target(one, i)).collect::<Result<_, _>>()?;
+        let targets: Vec<Arc<LogicalUnit>> = targets
+            .chunks_exact(TARGET_LEN)
+            .enumerate()
+            .map(|(i, one)| self.copy_target(one, i))
+            .collect::<Result<_, _>>()?;
         let mut segments = Vec::new();
         let mut at = 0;
         while at < segments_len {

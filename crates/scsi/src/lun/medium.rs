@@ -52,7 +52,8 @@ impl Run<'_> {
     }
 
     pub(super) async fn start_stop(&self) -> Result<Done, Failure> {
-        let Command::StartStop { power_condition, no_flush, load_eject, start, .. } = self.plan.command else {
+        let Command::StartStop { power_condition, no_flush, load_eject, start, .. } = self.plan.command
+        else {
             return Ok(Done::GOOD);
         };
         let unit = self.unit;

@@ -100,7 +100,9 @@ impl LunConfig {
 #[non_exhaustive]
 pub enum LunError {
     /// The serial number does not fit.
-    #[error("volume {name}: serial number `{serial}` is empty, not graphic ASCII, or over {MAX_SERIAL} characters")]
+    #[error(
+        "volume {name}: serial number `{serial}` is empty, not graphic ASCII, or over {MAX_SERIAL} characters"
+    )]
     Serial {
         /// The volume.
         name: String,
@@ -130,7 +132,10 @@ impl Identity {
     fn new(config: &LunConfig) -> Result<Self, LunError> {
         let (high, low) = Uuid::new_v5(&UUID_SPACE, config.name.as_bytes()).as_u64_pair();
         let serial = config.serial.clone().unwrap_or_else(|| format!("{:012x}", low >> 16));
-        if serial.is_empty() || serial.len() > MAX_SERIAL || !serial.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+        if serial.is_empty()
+            || serial.len() > MAX_SERIAL
+            || !serial.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+        {
             return Err(LunError::Serial { name: config.name.clone(), serial });
         }
         Ok(Self { serial, naa: config.naa.unwrap_or(0x3 << 60 | high >> 4) })

@@ -78,9 +78,8 @@ impl LogicalUnit {
             (BY_EITHER, Some(false)) if action != 0 => return Ok(one(None, timeouts)),
             _ => {}
         }
-        let found = specs.find(|spec| {
-            spec.opcode == opcode && spec.action.is_none_or(|its| u16::from(its) == action)
-        });
+        let found = specs
+            .find(|spec| spec.opcode == opcode && spec.action.is_none_or(|its| u16::from(its) == action));
         Ok(one(found, timeouts))
     }
 }

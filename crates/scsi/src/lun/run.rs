@@ -215,7 +215,9 @@ impl Run<'_> {
     }
 
     fn mode_select(&self) -> Result<Done, Failure> {
-        let Command::ModeSelect { size, page_format, save, .. } = self.plan.command else { return Ok(Done::GOOD) };
+        let Command::ModeSelect { size, page_format, save, .. } = self.plan.command else {
+            return Ok(Done::GOOD);
+        };
         let list = self.list()?;
         let mode = self.unit.mode();
         let flags = mode.select(size, page_format, save, &list)?;
@@ -230,8 +232,11 @@ impl Run<'_> {
     fn reserve_spc2(&self, reserve: bool) -> Result<Done, Failure> {
         let mut state = lock(&self.unit.state);
         let name = &self.path.name;
-        let agreed =
-            if reserve { state.reservations.reserve_spc2(name) } else { state.reservations.release_spc2(name) };
+        let agreed = if reserve {
+            state.reservations.reserve_spc2(name)
+        } else {
+            state.reservations.release_spc2(name)
+        };
         self.unit.set(flag::RESERVED, state.reservations.is_reserved());
         if agreed { Ok(Done::GOOD) } else { Err(Failure::Status(Status::RESERVATION_CONFLICT)) }
     }

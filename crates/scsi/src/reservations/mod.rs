@@ -87,7 +87,9 @@ impl ReservationType {
     pub fn excludes_reads(self) -> bool {
         matches!(
             self,
-            Self::ExclusiveAccess | Self::ExclusiveAccessRegistrantsOnly | Self::ExclusiveAccessAllRegistrants
+            Self::ExclusiveAccess
+                | Self::ExclusiveAccessRegistrantsOnly
+                | Self::ExclusiveAccessAllRegistrants
         )
     }
 }
@@ -218,3 +220,5 @@ impl Reservations {
     }
 }
 
+#[cfg(test)]
+mod tests;

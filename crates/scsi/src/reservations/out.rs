@@ -266,15 +266,16 @@ impl Reservations {
             }
             !all && holder_key == Some(request.action_key)
         };
-        let matches = |registration: &Registration| {
-            request.action_key == 0 || registration.key == request.action_key
-        };
+        let matches =
+            |registration: &Registration| request.action_key == 0 || registration.key == request.action_key;
         // A nexus that preempts its own key keeps its registration when it takes the reservation over.
         let stays = |registration: &Registration| {
             registration.nexus == *nexus && (takes_over || request.action_key == 0)
         };
-        let (kept, removed): (Vec<_>, Vec<_>) =
-            self.registrations.drain(..).partition(|registration| !matches(registration) || stays(registration));
+        let (kept, removed): (Vec<_>, Vec<_>) = self
+            .registrations
+            .drain(..)
+            .partition(|registration| !matches(registration) || stays(registration));
         self.registrations = kept;
         let mut effects = Effects::default();
         for Registration { nexus: gone, .. } in removed {

@@ -157,7 +157,8 @@ impl Reservations {
             count += 1;
         }
         let held = state.held.as_ref();
-        let holder_known = held.is_none_or(|held| state.registration(&held.holder).is_some() || held.kind.all_registrants());
+        let holder_known =
+            held.is_none_or(|held| state.registration(&held.holder).is_some() || held.kind.all_registrants());
         (ended && holder_known).then_some(state)
     }
 }

@@ -20,8 +20,8 @@ use crate::transport_id::TransportId;
 pub(crate) use manage::drained;
 pub use manage::{Function, Response};
 pub use map::{LunMap, MAX_LUN, MapError};
-pub use nexus::{Nexus, Request, Submitted};
 pub(crate) use nexus::Inner as NexusInner;
+pub use nexus::{Nexus, Request, Submitted};
 pub(crate) use port::Group;
 pub use port::{AccessState, MAX_PORTS, Port, PortConfig};
 pub use task::{Outcome, Residual, Task};
@@ -93,3 +93,6 @@ impl std::fmt::Debug for Target {
         write!(f, "a target with {} ports", lock(&self.ports).len())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,13 +125,16 @@ impl Nexus {
                 return answer(inquiry::standard(subject, &self.0.port), alloc.into());
             }
             Ok(Command::Inquiry { evpd: false, .. }) => Sense::cdb_field(2),
-            Ok(Command::Inquiry { evpd: true, page, alloc }) if well_known => match inquiry::well_known_page(page) {
-                Ok(data) => return answer(data, alloc.into()),
-                Err(sense) => sense,
-            },
+            Ok(Command::Inquiry { evpd: true, page, alloc }) if well_known => {
+                match inquiry::well_known_page(page) {
+                    Ok(data) => return answer(data, alloc.into()),
+                    Err(sense) => sense,
+                }
+            }
             Ok(Command::RequestSense { descriptor, alloc }) => {
                 let asc = if well_known { Asc::NONE } else { Asc::LUN_NOT_SUPPORTED };
-                let sense = if well_known { Sense::new(crate::SenseKey::NO_SENSE, asc) } else { Sense::illegal(asc) };
+                let sense =
+                    if well_known { Sense::new(crate::SenseKey::NO_SENSE, asc) } else { Sense::illegal(asc) };
                 return answer(sense.emit(descriptor).to_vec(), alloc.into());
             }
             Ok(Command::TestUnitReady) if well_known => return answer(Vec::new(), 0),

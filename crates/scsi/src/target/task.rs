@@ -78,7 +78,8 @@ impl Expected {
     fn done(self, wanted_out: u64, done: Done) -> Outcome {
         // No command here moves data both ways; which residual counts is the one of the direction it has.
         let into = self.into > 0 || self.out == 0 && done.data > 0;
-        let residual = if into { Residual::of(done.data, self.into) } else { Residual::of(wanted_out, self.out) };
+        let residual =
+            if into { Residual::of(done.data, self.into) } else { Residual::of(wanted_out, self.out) };
         Outcome {
             status: done.status,
             sense: None,
@@ -240,7 +241,8 @@ impl Execution {
                     let place = self.place();
                     let future = async move {
                         let result = io.await;
-                        let result = result.map_err(|error| self.work.slot.unit.failed(&error)).map(|()| done);
+                        let result =
+                            result.map_err(|error| self.work.slot.unit.failed(&error)).map(|()| done);
                         self.end(result)
                     };
                     IoFuture::pending(Running { future: Some(Box::pin(future)), place })
@@ -291,7 +293,11 @@ impl Execution {
         let outcome = match result {
             Ok(done) => self.expected.done(self.work.plan.out, done),
             Err(failure) => {
-                tracing::debug!("{}: {:?}: {failure:?}", self.work.path.name.initiator, self.work.plan.command);
+                tracing::debug!(
+                    "{}: {:?}: {failure:?}",
+                    self.work.path.name.initiator,
+                    self.work.plan.command
+                );
                 self.expected.failed(failure, descriptor)
             }
         };

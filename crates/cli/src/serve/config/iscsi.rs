@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use everywire_block::BackendSpec;
 use everywire_iscsi::PORT;
@@ -19,12 +20,16 @@ use super::Flags;
 /// Longest alias: what one key of a login request holds (RFC 7143 §6.1).
 const MAX_ALIAS: usize = 255;
 
+/// Longest silence that may be allowed.
+const MAX_PING: Duration = Duration::from_secs(86400);
+
 /// `[iscsi]`, as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IscsiFile {
     #[serde(default)]
     portals: Vec<String>,
+    ping: Option<u64>,
     #[serde(default)]
     target: Vec<TargetFile>,
 }
@@ -82,6 +87,8 @@ pub struct Target {
 pub struct Iscsi {
     /// Where TCP connections are taken.
     pub portals: Vec<SocketAddr>,
+    /// After how much silence an initiator is asked for a sign of life, and how long it has for it, if set.
+    pub ping: Option<Duration>,
     /// What they lead to.
     pub targets: Vec<Target>,
 }
@@ -94,7 +101,7 @@ pub(super) fn resolve(file: IscsiFile, flags: &Flags<'_>) -> Result<Iscsi, Strin
     for text in flags.iscsi {
         add_export(&mut targets, text)?;
     }
-    Ok(Iscsi { portals, targets })
+    Ok(Iscsi { portals, ping: file.ping.map(Duration::from_secs), targets })
 }
 
 /// `ADDRESS[:PORT]`.
@@ -103,7 +110,9 @@ fn portal(text: &str) -> Result<SocketAddr, String> {
     if let Ok(ip) = bare.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, PORT));
     }
-    text.parse().map_err(|_| format!("portal `{text}`: ADDRESS[:PORT] is needed, as in 192.0.2.7 or [2001:db8::7]:3260"))
+    text.parse().map_err(|_| {
+        format!("portal `{text}`: ADDRESS[:PORT] is needed, as in 192.0.2.7 or [2001:db8::7]:3260")
+    })
 }
 
 fn target(file: TargetFile) -> Result<Target, String> {
@@ -111,8 +120,7 @@ fn target(file: TargetFile) -> Result<Target, String> {
     let mut target = Target { name, alias: file.alias, luns: Vec::new() };
     for one in file.lun {
         let number = one.lun.map_or_else(|| free(&target), Ok)?;
-        let backend =
-            BackendSpec::parse(&one.backend).map_err(|e| format!("target {}: {e}", target.name))?;
+        let backend = BackendSpec::parse(&one.backend).map_err(|e| format!("target {}: {e}", target.name))?;
         target.luns.push(Lun {
             number,
             backend,
@@ -135,9 +143,9 @@ fn free(target: &Target) -> Result<u16, String> {
 
 /// `IQN=BACKEND`: a logical unit more of the target of that name.
 fn add_export(targets: &mut Vec<Target>, text: &str) -> Result<(), String> {
-    let (name, backend_text) = text
-        .split_once('=')
-        .ok_or_else(|| format!("--iscsi {text}: IQN=BACKEND is needed, as in iqn.2026-11.example:disk=ram:256MiB"))?;
+    let (name, backend_text) = text.split_once('=').ok_or_else(|| {
+        format!("--iscsi {text}: IQN=BACKEND is needed, as in iqn.2026-11.example:disk=ram:256MiB")
+    })?;
     let name = parse_name(name).map_err(|e| format!("--iscsi {text}: {e}"))?;
     let backend = BackendSpec::parse(backend_text).map_err(|e| format!("--iscsi {text}: {e}"))?;
     let at = match targets.iter().position(|target| target.name == name) {
@@ -168,6 +176,9 @@ impl Iscsi {
     pub(super) fn check(&self) -> Result<(), String> {
         if !self.targets.is_empty() && self.portals.is_empty() {
             return Err("nothing leads to the iSCSI targets: give --tcp ADDRESS or iscsi.portals".to_owned());
+        }
+        if self.ping.is_some_and(|ping| ping.is_zero() || ping > MAX_PING) {
+            return Err(format!("iscsi.ping: 1 to {} seconds", MAX_PING.as_secs()));
         }
         let mut seen = HashSet::new();
         if let Some(twice) = self.portals.iter().find(|portal| !seen.insert(**portal)) {
