@@ -46,25 +46,29 @@ pub(super) async fn give_way() {
 
 /// The end of work that was left behind, for the command that began it.
 #[derive(Default)]
-pub(super) struct Completion {
-    result: Mutex<(Option<Result<(), Failure>>, Option<Waker>)>,
+pub(super) struct Completion(Mutex<Ending>);
+
+#[derive(Default)]
+struct Ending {
+    result: Option<Result<(), Failure>>,
+    waiting: Option<Waker>,
 }
 
 impl Completion {
     pub(super) fn complete(&self, result: Result<(), Failure>) {
-        let mut there = lock(&self.result);
-        there.0 = Some(result);
-        if let Some(waker) = there.1.take() {
+        let mut there = lock(&self.0);
+        there.result = Some(result);
+        if let Some(waker) = there.waiting.take() {
             waker.wake();
         }
     }
 
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let mut there = lock(&self.result);
-        match there.0 {
+        let mut there = lock(&self.0);
+        match there.result {
             Some(result) => Poll::Ready(result),
             None => {
-                there.1 = Some(cx.waker().clone());
+                there.waiting = Some(cx.waker().clone());
                 Poll::Pending
             }
         }

@@ -135,9 +135,9 @@ impl Reservations {
         if lines.next()? != HEAD {
             return None;
         }
-        let mut count = 1;
         let mut ended = false;
-        for line in lines {
+        // The record's head is line 0; each line knows how many came before it.
+        for (count, line) in (1usize..).zip(lines) {
             if ended {
                 return None;
             }
@@ -154,7 +154,6 @@ impl Reservations {
                 ["end", lines] => ended = lines.parse() == Ok(count),
                 _ => return None,
             }
-            count += 1;
         }
         let held = state.held.as_ref();
         let holder_known =

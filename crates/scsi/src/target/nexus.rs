@@ -55,8 +55,11 @@ pub(crate) struct Inner {
     pub(crate) map: Arc<LunMap>,
     pub(crate) port: Arc<Port>,
     /// What it met so far, by number.
-    met: Mutex<BTreeMap<u16, (Arc<LogicalUnit>, Arc<Path>)>>,
+    met: Mutex<BTreeMap<u16, Met>>,
 }
+
+/// A logical unit, and what it knows of the nexus.
+type Met = (Arc<LogicalUnit>, Arc<Path>);
 
 impl Nexus {
     pub(super) fn new(
@@ -157,7 +160,7 @@ impl Drop for Nexus {
 
 impl Inner {
     /// The logical unit of a number, and what it knows of this nexus. The first command to it learns that the nexus is new.
-    pub(crate) fn at(&self, number: u16) -> Option<(Arc<LogicalUnit>, Arc<Path>)> {
+    pub(crate) fn at(&self, number: u16) -> Option<Met> {
         let mut met = lock(&self.met);
         if let Some((unit, path)) = met.get(&number) {
             return Some((unit.clone(), path.clone()));

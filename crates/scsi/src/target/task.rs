@@ -120,8 +120,7 @@ impl Slot {
 
     fn leave(mut self) -> Option<Aborted> {
         self.left = true;
-        let aborted = lock(&self.unit.tasks).remove(self.id);
-        aborted
+        lock(&self.unit.tasks).remove(self.id)
     }
 }
 
