@@ -6,6 +6,7 @@
 mod common;
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Scratch, Server, ip};
@@ -41,7 +42,8 @@ fn target(name: &str, at: u8) -> (Scratch, Server, String) {
 
 /// What it says; `None`, in words, where it is not installed.
 fn judge(args: &[&str]) -> Option<String> {
-    let scratch = Scratch::new(&format!("judge-{}", args.join("-").replace(['/', ':'], "_").len()));
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let scratch = Scratch::new(&format!("judge-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
     let log = scratch.file("log");
     let out = std::fs::File::create(&log).expect("a file");
     let mut command = Command::new("iscsi-test-cu");
