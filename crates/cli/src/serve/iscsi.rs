@@ -22,8 +22,11 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The logical units of all targets, opened.
 pub struct Opened {
-    units: Vec<(TargetConfig, Vec<(u16, Arc<LogicalUnit>)>)>,
+    units: Vec<(TargetConfig, Numbered)>,
 }
+
+/// Logical units by number.
+type Numbered = Vec<(u16, Arc<LogicalUnit>)>;
 
 /// What listens.
 pub struct Served {
@@ -36,7 +39,7 @@ pub fn open(config: &Iscsi) -> Result<Opened, CliError> {
     let mut units = Vec::new();
     for target in &config.targets {
         let opened = target.luns.iter().map(|lun| Ok((lun.number, unit(target, lun)?)));
-        units.push((target.clone(), opened.collect::<Result<Vec<_>, CliError>>()?));
+        units.push((target.clone(), opened.collect::<Result<Numbered, CliError>>()?));
     }
     Ok(Opened { units })
 }
