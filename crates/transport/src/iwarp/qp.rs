@@ -149,20 +149,15 @@ impl Qp {
         Ok(())
     }
 
-    /// MPA start-up is done: INIT to RTS on this stream. The next byte of the stream comes to [`Qp::handle_stream`].
+    /// MPA start-up is done: INIT to RTS on this stream. The next byte of the stream comes to [`Qp::handle_stream`]. On an error
+    /// it stays where it was, and an initiator says so to its peer with
+    /// [`Agreed::refusal`](crate::cm::iwarp::Agreed::refusal).
     pub fn start<E: QpEnv>(
         &mut self,
         _env: &mut E,
         _now: Instant,
         params: StreamParams,
     ) -> Result<(), ModifyError> {
-        self.take_stream(params)?;
-        self.shared.state = QpState::Rts;
-        Ok(())
-    }
-
-    /// The stream is this queue pair's from now on, which is in INIT and on an error stays there.
-    pub(super) fn take_stream(&mut self, params: StreamParams) -> Result<(), ModifyError> {
         let from = self.shared.state;
         if from != QpState::Init {
             let ty = self.shared.config.ty;
@@ -177,6 +172,7 @@ impl Qp {
         self.requester.start(params.rtr.filter(|_| params.initiator));
         self.conn = Some(params.conn);
         self.shared.stream = Some(params);
+        self.shared.state = QpState::Rts;
         Ok(())
     }
 

@@ -9,7 +9,6 @@ use everywire_wire::mpa::{Enhanced, StartFrame, StartKind};
 
 use super::types::{Agreed, Failure, InitiatorConfig, MAX_PRIVATE_DATA, MpaError, MpaEvent, RtrSet};
 use super::{StreamError, block_of, rtr_set, take_frame};
-use crate::iwarp::refusal;
 
 /// One start-up, from the side that begins it.
 #[derive(Debug)]
@@ -147,7 +146,7 @@ impl Initiator {
             && let Err(failure) = self.settle(&mut agreed, &block)
         {
             // RFC 6581 §9: the responder, which believes it is connected, is told by a TERMINATE message.
-            self.out = failure.llp_error().map(|error| refusal(agreed.crc, agreed.markers_send, error));
+            self.out = failure.llp_error().and_then(|error| agreed.refusal(error));
             return Err(failure);
         }
         Ok(MpaEvent::Accepted(agreed))

@@ -13,6 +13,7 @@ mod masks;
 mod operations;
 mod ready;
 mod speed;
+mod table;
 
 use std::collections::VecDeque;
 use std::time::Instant;
