@@ -16,8 +16,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use everywire_net::fabric_host::plan::{
-    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, NodeRef, PartitionPlan, Plan,
-    PortRef, SwitchPlan, check_name,
+    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_PPM, NodeRef, PartitionPlan,
+    Plan, PortRef, SwitchPlan, check_name,
 };
 use everywire_verbs::{Guid, Mtu};
 
@@ -188,6 +188,13 @@ fn shape(file: &ShapeFile, defaults: LinkShape, key: &str) -> Result<LinkShape, 
         }
         shape.vls = vls;
     }
+    if let Some(ppm) = file.bit_errors_ppm {
+        if ppm > MAX_PPM {
+            return Err(format!("{key}: bit_errors_ppm: {ppm} is not 0 to {MAX_PPM}"));
+        }
+        shape.bit_errors_ppm = ppm;
+    }
+    shape.retry = file.retry.unwrap_or(shape.retry);
     Ok(shape)
 }
 

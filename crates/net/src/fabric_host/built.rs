@@ -9,6 +9,8 @@ use everywire_fabric::ib::{
     HcaConfig, LinkId, LinkParams, NodeId, PortId, Subnet, SubnetOptions, SwitchConfig, VcrcCheck,
 };
 
+use everywire_fabric::faults::Ppm;
+
 use super::plan::{LinkShape, NodeRef, Plan, PortRef};
 
 /// Bytes of each lane's receive buffer at both ends of a link.
@@ -108,6 +110,7 @@ fn params(shape: &LinkShape) -> LinkParams {
         mtu: shape.mtu,
         vls: shape.vls,
         buffer: BUFFER,
-        ..LinkParams::DEFAULT
+        retry: shape.retry,
+        bit_errors: Ppm(shape.bit_errors_ppm),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use everywire_net::fabric_host::snapshot::{EndPort, Neighbour, Node, Snapshot, State};
+use everywire_net::fabric_host::snapshot::{EndPort, Link, Neighbour, Node, Snapshot, State};
 
 use super::levels;
 
@@ -78,7 +78,17 @@ fn switch(out: &mut String, snapshot: &Snapshot, index: usize, neighbours: &[Nei
         let peer = format!("{}/{}", snapshot.nodes[neighbour.node].name, neighbour.peer_port);
         let own = link.ends.iter().find(|end| end.node == node.name && end.port == neighbour.port);
         let state = own.map_or(State::Down, |end| end.state).name();
-        let _ = writeln!(out, "    {:>3} - {peer:<16} {state:<10} {}", neighbour.port, link.rate);
+        let _ =
+            writeln!(out, "    {:>3} - {peer:<16} {state:<10} {}{}", neighbour.port, link.rate, wire(link));
+    }
+}
+
+/// What is unlike a good cable.
+fn wire(link: &Link) -> String {
+    let retry = if link.retry { ", retry" } else { "" };
+    match link.bit_errors_ppm {
+        0 => retry.to_owned(),
+        ppm => format!("{retry}, bit errors {ppm} ppm"),
     }
 }
 

@@ -116,6 +116,10 @@ pub struct ShapeFile {
     pub delay_us: Option<f64>,
     pub mtu: Option<u16>,
     pub vls: Option<u8>,
+    /// Link-level retry.
+    pub retry: Option<bool>,
+    /// Packets in a million of which the wire flips a bit.
+    pub bit_errors_ppm: Option<u32>,
 }
 
 /// A link with its own properties. (`flatten` and unknown keys do not go together, so they stand here once more.)
@@ -134,12 +138,14 @@ struct LinkKeys {
     delay_us: Option<f64>,
     mtu: Option<u16>,
     vls: Option<u8>,
+    retry: Option<bool>,
+    bit_errors_ppm: Option<u32>,
 }
 
 impl From<LinkKeys> for LinkFile {
     fn from(keys: LinkKeys) -> LinkFile {
-        let LinkKeys { ends, rate, delay_us, mtu, vls } = keys;
-        LinkFile { ends, shape: ShapeFile { rate, delay_us, mtu, vls } }
+        let LinkKeys { ends, rate, delay_us, mtu, vls, retry, bit_errors_ppm } = keys;
+        LinkFile { ends, shape: ShapeFile { rate, delay_us, mtu, vls, retry, bit_errors_ppm } }
     }
 }
 

@@ -39,6 +39,20 @@ fn the_examples_are_what_their_comments_say() {
     assert_eq!(office.partitions[0].limited.len(), 2);
 }
 
+#[test]
+fn a_link_may_have_bit_errors_and_retry_and_says_so() {
+    let plan = plan(
+        "links = [\"h1 - s1/1\"]\n[defaults]\nbit_errors_ppm = 250\n[[host]]\nname = \"h1\"\n[[host]]\nname = \"h2\"\n\
+         [[switch]]\nname = \"s1\"\nports = 2\n[[link]]\nends = [\"h2\", \"s1/2\"]\nretry = true\nbit_errors_ppm = 10\n",
+    );
+    let [a, b] = [plan.links[0].shape, plan.links[1].shape];
+    assert_eq!((a.retry, a.bit_errors_ppm, b.retry, b.bit_errors_ppm), (false, 250, true, 10));
+    let text = crate::fabric::draw::text(&Snapshot::of_plan(&plan));
+    let line = |port: &str| text.lines().find(|line| line.contains(port)).unwrap().trim_end().to_owned();
+    assert!(line("1 - h1/1").ends_with("4xQDR, bit errors 250 ppm"), "{text}");
+    assert!(line("2 - h2/1").ends_with("4xQDR, retry, bit errors 10 ppm"), "{text}");
+}
+
 /// Links between hosts, as anybody can count them on paper.
 #[test]
 fn generated_shapes_have_the_distances_of_their_names() {
@@ -83,6 +97,8 @@ fn mistakes_are_told_with_key_value_and_limit() {
         (&format!("defaults.vls = 3\n{host}"), &["defaults", "vls: 3", "15"]),
         (&format!("defaults.rate = \"5x\"\n{host}"), &["rate", "5x", "4xQDR"]),
         (&format!("defaults.delay_us = -1.0\n{host}"), &["delay_us: -1", "100000"]),
+        (&format!("defaults.bit_errors_ppm = 1000001\n{host}"), &["bit_errors_ppm: 1000001", "1000000"]),
+        (&format!("defaults.retry = 1\n{host}"), &["retry", "boolean"]),
         (&format!("engine = \"best\"\n{host}"), &["best", "minhop"]),
         (&format!("layout.grid.columns = 0\n{host}"), &["layout.grid.columns: 0"]),
         ("generate.fat_tree = { hosts = 16, radix = 5 }", &["radix: 5", "even"]),

@@ -6,7 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_SWITCH_PORTS, NodeRef, Plan,
+    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_SWITCH_PORTS, NodeRef,
+    Plan,
 };
 
 impl Plan {
@@ -96,6 +97,10 @@ impl Plan {
             if !matches!(link.shape.vls, 1 | 2 | 4 | 8 | 15) {
                 let vls = link.shape.vls;
                 return Err(format!("link {text:?}: vls: {vls} is none of 1, 2, 4, 8, 15 (IBTA §14.2.5.6)"));
+            }
+            if link.shape.bit_errors_ppm > MAX_PPM {
+                let ppm = link.shape.bit_errors_ppm;
+                return Err(format!("link {text:?}: bit_errors_ppm: {ppm} is more than {MAX_PPM}"));
             }
             if link.shape.delay > MAX_DELAY {
                 let delay = link.shape.delay.as_secs_f64() * 1e6;

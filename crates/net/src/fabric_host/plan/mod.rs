@@ -27,6 +27,8 @@ pub const MAX_HOST_PORTS: u8 = 2;
 pub const MAX_NAME: usize = 31;
 /// Longest delay of a link.
 pub const MAX_DELAY: Duration = Duration::from_millis(100);
+/// Parts in a million that are all.
+pub const MAX_PPM: u32 = 1_000_000;
 /// Largest LID mask control (IBTA §7.11.1: three bits).
 pub const MAX_LMC: u8 = 7;
 
@@ -83,11 +85,22 @@ pub struct LinkShape {
     pub mtu: Mtu,
     /// Data virtual lanes: 1, 2, 4, 8 or 15.
     pub vls: u8,
+    /// Link-level retry: what the wire damages is sent again instead of being dropped.
+    pub retry: bool,
+    /// Packets in a million of which the wire flips a bit, at most [`MAX_PPM`].
+    pub bit_errors_ppm: u32,
 }
 
 impl Default for LinkShape {
     fn default() -> LinkShape {
-        LinkShape { rate: LinkRate::X4_QDR, delay: Duration::from_nanos(100), mtu: Mtu::M4096, vls: 4 }
+        LinkShape {
+            rate: LinkRate::X4_QDR,
+            delay: Duration::from_nanos(100),
+            mtu: Mtu::M4096,
+            vls: 4,
+            retry: false,
+            bit_errors_ppm: 0,
+        }
     }
 }
 

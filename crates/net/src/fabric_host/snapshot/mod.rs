@@ -73,6 +73,12 @@ pub struct Link {
     pub vls: u8,
     /// Propagation delay, in microseconds.
     pub delay_us: f64,
+    /// Link-level retry.
+    #[serde(default)]
+    pub retry: bool,
+    /// Packets in a million of which the wire flips a bit.
+    #[serde(default)]
+    pub bit_errors_ppm: u32,
 }
 
 impl Link {
@@ -164,6 +170,8 @@ impl Snapshot {
             mtu: link.shape.mtu.bytes() as u16,
             vls: link.shape.vls,
             delay_us: link.shape.delay.as_secs_f64() * 1e6,
+            retry: link.shape.retry,
+            bit_errors_ppm: link.shape.bit_errors_ppm,
         });
         Snapshot {
             name: plan.name.clone(),
