@@ -66,6 +66,8 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         switches: Vec::new(),
         links: Vec::new(),
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
+        sm_key: file.sm_key.as_deref().map(sm_key).transpose()?,
+        sm_priority: file.sm_priority.unwrap_or(0),
         engine: Engine::MinHop,
         roots: Vec::new(),
         lmc: file.lmc.unwrap_or(0),
@@ -206,6 +208,14 @@ fn guid(key: &str, text: &str) -> Result<Guid, String> {
         _ => Err(format!(
             "{key}: {text:?} is no GUID: 16 hexadecimal digits, not all zero, as in \"0x0002c90300000001\""
         )),
+    }
+}
+
+/// `0x1`, which OpenSM has if it is told nothing.
+fn sm_key(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16)) {
+        Some(Ok(key)) if key != 0 => Ok(key),
+        _ => Err(format!("sm_key: {text:?} is none: up to 16 hexadecimal digits after 0x, not all zero")),
     }
 }
 

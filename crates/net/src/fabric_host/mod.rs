@@ -124,9 +124,8 @@ impl Fabric {
             built.subnet.set_tap(Some(Box::new(capture(path, &built, base)?)));
         }
         let seed = engine::seed()?;
-        // Zero would be no key.
-        let sm_key = engine::seed()? | 1;
-        let seat = options.subnet_manager.then(|| seat::Seat::take(&mut built, base, seed, sm_key));
+        let entropy = engine::seed()?;
+        let seat = options.subnet_manager.then(|| seat::Seat::take(&mut built, base, seed, entropy));
         let ibsim = options.ibsim.as_deref().map(ibsim::Ibsim::open).transpose()?;
         let stop = Signal::new()?;
         let mut engine = Engine {

@@ -23,10 +23,10 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Starts it. Programs that know `sm_key` are trusted (IBTA §14.4.7): nobody who attaches does.
-    pub(super) fn take(built: &mut Built, now: Instant, seed: u64, sm_key: u64) -> Seat {
+    /// Starts it. Who shows the SM_Key is trusted (IBTA §14.4.7): the plan's, or one that nobody knows, made of `entropy`.
+    pub(super) fn take(built: &mut Built, now: Instant, seed: u64, entropy: u64) -> Seat {
         let port = built.port_id(built.plan.sm);
-        let sm = Sm::new(config(&built.plan, sm_key), seed);
+        let sm = Sm::new(config(&built.plan, entropy), seed);
         let hosted = HostedSm::start(now, sm, port, &mut built.subnet);
         Seat { hosted, engine: built.plan.engine, warnings: Vec::new(), events: Vec::new() }
     }
@@ -95,14 +95,16 @@ impl Seat {
     }
 }
 
-fn config(plan: &Plan, sm_key: u64) -> SmConfig {
+fn config(plan: &Plan, entropy: u64) -> SmConfig {
     let roots: Vec<Guid> = plan.roots.iter().map(|index| plan.switches[*index].guid).collect();
     let engine = match plan.engine {
         plan::Engine::MinHop => RoutingEngine::MinHop,
         plan::Engine::UpDown => RoutingEngine::UpDown { roots },
         plan::Engine::FatTree => RoutingEngine::FatTree { roots },
     };
-    let mut config = SmConfig { engine, lmc: plan.lmc, sm_key, ..SmConfig::new(port_guid(plan, plan.sm)) };
+    let base = SmConfig::new(port_guid(plan, plan.sm)).secret_sm_key(entropy);
+    let sm_key = plan.sm_key.unwrap_or(base.sm_key);
+    let mut config = SmConfig { engine, lmc: plan.lmc, sm_key, priority: plan.sm_priority, ..base };
     config.partitions.extend(plan.partitions.iter().map(|partition| {
         let member = |full| move |port: &PortRef| (port_guid(plan, *port), full);
         let full = partition.full.iter().map(member(true));

@@ -13,6 +13,10 @@ pub struct File {
     pub name: Option<String>,
     /// The host's port where the subnet manager is.
     pub sm: Option<String>,
+    /// Its SM_Key.
+    pub sm_key: Option<String>,
+    /// Its priority.
+    pub sm_priority: Option<u8>,
     /// How routes are made.
     pub engine: Option<Engine>,
     /// Root switches.

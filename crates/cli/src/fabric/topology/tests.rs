@@ -86,6 +86,8 @@ fn mistakes_are_told_with_key_value_and_limit() {
         (&format!("{host}{host}"), &["host.name", "h1", "two nodes"]),
         (&format!("lmc = 8\n{host}"), &["lmc: 8", "7"]),
         (&format!("sm = \"x/1\"\n{host}"), &["sm", "x", "h1"]),
+        (&format!("sm_priority = 16\n{host}"), &["sm_priority: 16", "15"]),
+        (&format!("sm_key = \"0\"\n{host}"), &["sm_key", "16 hexadecimal"]),
         (&format!("sm = \"s1\"\n{pair}"), &["sm", "s1", "switch"]),
         (&format!("roots = [\"h1\"]\n{host}"), &["roots", "h1", "host"]),
         (&format!("links = [\"h1/1 s1/1\"]\n{pair}"), &["links", "h1/1 - s1/3"]),

@@ -14,6 +14,7 @@ use crate::ib::{Event, LinkId, LinkParams, NodeId, PortId, Subnet, SubnetOptions
 mod administration;
 mod bring_up;
 mod managers;
+mod queries;
 mod traps;
 
 /// A subnet of some shape with managers at some hosts, in virtual time.

@@ -6,8 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_SWITCH_PORTS, NodeRef,
-    Plan,
+    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_SM_PRIORITY,
+    MAX_SWITCH_PORTS, NodeRef, Plan,
 };
 
 impl Plan {
@@ -31,6 +31,10 @@ impl Plan {
         self.check_links()?;
         if self.lmc > MAX_LMC {
             return Err(format!("lmc: {} is more than {MAX_LMC} (IBTA §7.11.1)", self.lmc));
+        }
+        if self.sm_priority > MAX_SM_PRIORITY {
+            let priority = self.sm_priority;
+            return Err(format!("sm_priority: {priority} is more than {MAX_SM_PRIORITY} (IBTA §14.2.5.13)"));
         }
         self.check_partitions()
     }

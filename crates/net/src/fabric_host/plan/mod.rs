@@ -29,6 +29,8 @@ pub const MAX_NAME: usize = 31;
 pub const MAX_DELAY: Duration = Duration::from_millis(100);
 /// Parts in a million that are all.
 pub const MAX_PPM: u32 = 1_000_000;
+/// Highest priority of a subnet manager (IBTA §14.2.5.13: four bits).
+pub const MAX_SM_PRIORITY: u8 = 15;
 /// Largest LID mask control (IBTA §7.11.1: three bits).
 pub const MAX_LMC: u8 = 7;
 
@@ -176,6 +178,10 @@ pub struct Plan {
     pub links: Vec<LinkPlan>,
     /// The host's port where the subnet manager is.
     pub sm: PortRef,
+    /// Its SM_Key, which several managers of a subnet share; a secret of the run if there is none.
+    pub sm_key: Option<u64>,
+    /// Its priority among several managers, at most [`MAX_SM_PRIORITY`].
+    pub sm_priority: u8,
     /// How it makes routes.
     pub engine: Engine,
     /// Root switches of up/down and fat-tree routing; found by rank if empty.
