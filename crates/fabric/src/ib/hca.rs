@@ -10,7 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use everywire_wire::smp::codes::port_state;
 use everywire_wire::vcrc::check_length;
-use everywire_wire::{Guid, Lid, Mtu, PKey, Qpn, WireError};
+use everywire_wire::{Guid, Lid, Lnh, Mtu, PKey, Qpn, WireError};
 
 use super::config::{PortId, VcrcCheck};
 use super::events::Next;
@@ -233,6 +233,15 @@ impl Subnet {
             self.ports[index as usize].counters.rcv_errors += 1;
             return self.discard(now, id);
         }
+        if packet.lrh.lnh == Lnh::IbaGlobal && self.node_of(index).router().is_some() {
+            return self.route_packet(now, index, id);
+        }
+        self.receive_own(now, index, id);
+    }
+
+    /// A packet for the port itself.
+    pub(super) fn receive_own(&mut self, now: SimTime, index: u32, id: u32) {
+        let (port, packet) = (&self.ports[index as usize], self.packets.get(id));
         if packet.pkey_bits().is_some_and(|pkey| !port.admits(pkey)) {
             // No queue pair here can be in that partition (IBTA §10.9.3).
             self.refuse_partition(now, index, id);
@@ -240,6 +249,9 @@ impl Subnet {
         }
         if is_for_gsi(packet) && self.answer_gsi(now, index, id) {
             return self.discard(now, id);
+        }
+        if self.node_of(index).router().is_some() {
+            return self.receive_at_router(now, index, id);
         }
         self.deliver(now, index, id);
     }
@@ -284,6 +296,10 @@ impl Subnet {
     pub(super) fn tell_values(&mut self, index: u32) {
         if self.ports[index as usize].in_switch {
             return;
+        }
+        if self.node_of(index).router().is_some() {
+            // Nobody is to be told; what was known of ways may not hold any more.
+            return self.forget_ways(index);
         }
         let port = self.port_id(index);
         let values = Box::new(self.ports[index as usize].values());

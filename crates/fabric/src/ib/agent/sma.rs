@@ -14,6 +14,7 @@ use everywire_wire::smp::{CLASS_VERSION, GuidInfo, LedInfo, NodeInfo, Smp, Switc
 
 use crate::clock::SimTime;
 use crate::ib::config::PortId;
+use crate::ib::node::Kind;
 use crate::ib::port::{GUIDS, PKEYS};
 use crate::ib::subnet::Subnet;
 
@@ -176,7 +177,11 @@ impl Subnet {
     }
 
     fn node_type(&self, index: u32) -> u8 {
-        if self.node_of(index).switch().is_some() { node_type::SWITCH } else { node_type::CA }
+        match self.node_of(index).kind {
+            Kind::Switch(_) => node_type::SWITCH,
+            Kind::Router(_) => node_type::ROUTER,
+            Kind::Hca { .. } => node_type::CA,
+        }
     }
 
     fn node_info(&self, index: u32) -> NodeInfo {

@@ -100,6 +100,9 @@ pub struct SmConfig {
     pub enforce_partitions: bool,
     /// Who may talk to whom.
     pub partitions: Vec<Partition>,
+    /// Which router's port leads to which other subnet: GID prefix, port GUID. Empty: every other prefix by the router with the
+    /// lowest node GUID, where there is one.
+    pub prefix_routes: Vec<(u64, Guid)>,
     /// LIDs that ports had before, by port GUID, to be given again.
     pub lids: Vec<(Guid, Lid)>,
 }
@@ -131,6 +134,7 @@ impl SmConfig {
             qos: true,
             enforce_partitions: true,
             partitions: vec![Partition::default_for_all()],
+            prefix_routes: Vec::new(),
             lids: Vec::new(),
         }
     }
