@@ -116,7 +116,7 @@ impl World {
         }
         if host.is_infiniband() {
             let (now, seed) = (self.executor.now(), inner.seed);
-            let fabric = inner.ib.get_or_insert_with(|| Box::new(IbFabric::new(now, seed)));
+            let fabric = inner.ib.get_or_insert_with(|| Box::new(IbFabric::new(now, seed, false)));
             fabric.attach(id, &host.config.name);
         }
         inner.hosts.push(host);

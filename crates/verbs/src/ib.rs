@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
-use everywire_transport::ib::{LocalRoute, PacketMeta, PathLink};
+use everywire_transport::ib::{LocalRoute, PacketMeta, Path, PathLink};
 use everywire_transport::mad::MadPath;
 use everywire_transport::mad::sa_client::{Answer, Ask, SaClient, SaError};
 use everywire_wire::grh::Grh;
@@ -353,10 +353,19 @@ impl State {
 
     /// The driver's answer to [`Command::ResolveNeighbour`].
     pub(crate) fn ib_neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Gid, RouteError>) {
-        match answer {
-            Ok(gid) => self.ib_ask_path(token, gid),
-            Err(error) => self.way_found(now, token, Err(error)),
+        let dst = self.routes.open.get(&token.0).map(|asked| asked.dst).filter(IpAddr::is_ipv6);
+        match (answer, dst) {
+            (Ok(gid), _) => self.ib_ask_path(token, gid),
+            // Nobody's name: then it is a GID, of another subnet.
+            (Err(RouteError::NoRoute), Some(gid)) => self.ib_ask_path(token, Gid::from(gid)),
+            (Err(error), _) => self.way_found(now, token, Err(error)),
         }
+    }
+
+    /// Whether a path means to reach another subnet by LIDs alone, which say nothing beyond a router (IBTA §8.2.1).
+    pub(crate) fn lacks_grh(&self, path: &Path) -> bool {
+        let elsewhere = path.dst.is_ipv6() && !path.dst.is_unspecified() && !self.is_subnet_gid(path.dst);
+        self.ib.is_some() && elsewhere && path.local_route().is_some_and(|route| !route.grh)
     }
 
     fn ib_ask_path(&mut self, token: RouteToken, dgid: Gid) {

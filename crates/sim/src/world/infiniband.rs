@@ -9,9 +9,20 @@ use everywire_verbs::PortState;
 
 use super::{HostId, Inner, World};
 use crate::host::Host;
-use crate::ib::News;
+use crate::ib::{IbFabric, News};
 
 impl World {
+    /// Gives the world two InfiniBand subnets with a router between them: hosts that are added from now on are in one and the
+    /// other in turn.
+    ///
+    /// # Panics
+    /// When there is an InfiniBand host already.
+    pub fn route_infiniband(&self) {
+        let inner = &mut *self.inner.borrow_mut();
+        assert!(inner.ib.is_none(), "the subnet has hosts already");
+        inner.ib = Some(Box::new(IbFabric::new(self.executor.now(), inner.seed, true)));
+    }
+
     /// Waits until the subnet manager has brought the ports of all InfiniBand hosts up; whether it has within `limit`.
     pub fn ib_up(&self, limit: Duration) -> bool {
         self.run_until(limit, || {
