@@ -54,13 +54,17 @@ const TIMEOUT_LINE: (&str, &str) = ("I/O ", " timeout");
 const NO_PATH_LINE: &str = "no usable path - requeuing I/O";
 const NO_PATH_COUNT: (&str, &str) = ("nvme_ns_head_submit_bio", " callbacks suppressed");
 
-/// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, and nvme_rdma of its parameter
-/// `register_always=N`.
+/// What nvmet says, after its "nvmet: ctrl 1 ", of a host that it no longer hears.
+const UNHEARD_LINES: &[&str] = &["keep-alive timer (5 seconds) expired!", "fatal error occurred!"];
+
+/// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, nvme_rdma of its parameter
+/// `register_always=N`, and nbd of being told to detach.
 const HARMLESS_LINES: &[&str] = &[
     "hrtimer: interrupt took",
     "clocksource:",
     "perf: interrupt took too long",
     "enabling unsafe global rkey",
+    "block nbd0: shutting down sockets",
 ];
 
 /// What soft-RoCE says of itself when it must send again (interop/README.md): it goes back over a fast registration that
@@ -317,7 +321,7 @@ fn bad(line: &str, case: &Case) -> bool {
     !says(HARMLESS_LINES) && !own
 }
 
-/// Whether it is one of the lines of nvme and nvme_rdma that belong to a target going away and coming back.
+/// Whether it is one of the lines of nvme, nvme_rdma and nvmet that belong to the other side going away and coming back.
 fn reconnects(line: &str) -> bool {
     let text = line.split_once("] ").map_or(line, |(_, text)| text);
     let Some((device, said)) = text.split_once(": ") else { return false };
@@ -326,6 +330,10 @@ fn reconnects(line: &str) -> bool {
     }
     if device == NO_PATH_COUNT.0 {
         return said.ends_with(NO_PATH_COUNT.1);
+    }
+    if device == "nvmet" {
+        let after = said.strip_prefix("ctrl ").and_then(|said| said.split_once(' '));
+        return after.is_some_and(|(_, said)| UNHEARD_LINES.contains(&said));
     }
     device.starts_with("nvme nvme")
         && (RECONNECT_LINES.iter().any(|known| said.starts_with(known))
@@ -344,6 +352,7 @@ mod tests {
             "kern  :err   : [  229.410872] nvme nvme0: failed nvme_keep_alive_end_io error=10",
             "kern  :warn  : [  229.449685] block nvme0n1: no usable path - requeuing I/O",
             "kern  :warn  : [  278.321652] nvme_ns_head_submit_bio: 5 callbacks suppressed",
+            "kern  :err   : [  107.492699] nvmet: ctrl 1 keep-alive timer (5 seconds) expired!",
         ] {
             assert!(reconnects(line), "{line}");
         }

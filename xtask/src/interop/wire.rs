@@ -83,11 +83,11 @@ impl Wire {
         }
     }
 
-    /// What to capture of it. Guests and host speak no TCP but iWARP.
+    /// What to capture of it. Guests and host speak no TCP but iWARP, and NBD.
     pub fn filter(self) -> &'static str {
         match self {
             Wire::RoceV2 => "udp port 4791",
-            Wire::Iwarp(_) => "tcp",
+            Wire::Iwarp(_) => "tcp and not port 10809",
         }
     }
 }
