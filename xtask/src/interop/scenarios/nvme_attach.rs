@@ -33,13 +33,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("nvme-attach-cable", "the cable is pulled under fio for 12 s", cable).reconnecting();
     let all = [files, fio, port, cable];
     let roce = all.iter().cloned().chain(all.iter().map(|case| case.clone().v6().jumbo()));
-    let roce = roce.map(|case| if SAMPLE.contains(&&*case.name) { case.in_sample() } else { case });
     let siw = all.iter().flat_map(|case| over_siw(case, &TWO_LINKS));
     roce.chain(siw).collect()
 }
-
-/// Of the cases over RoCE v2 those in the sample; those over iWARP are with the others of siw.
-const SAMPLE: [&str; 1] = ["nvme-attach-port"];
 
 /// Runs work on /dev/nbd0, which is the guest's RAM disk by way of its nvmet and our initiator.
 fn attached(bench: &Bench, work: impl Fn(&Background) -> Result<(), String>) -> Result<(), String> {
