@@ -81,8 +81,8 @@ const ITEMS: [Item; 9] = [
     },
     Item {
         name: "speed",
-        about: "Each measured three times beside its baseline in the same run, release build; all values are shown and the best \
-                counts, for other work on the machine only ever makes it worse.",
+        about: "Each measured three times beside its baseline in the same run, release build: the best of the product over the best \
+                of the baseline, then every ratio with both values.",
         heads: ["what", "values"],
         run: speed::run,
     },
