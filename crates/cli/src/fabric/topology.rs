@@ -16,8 +16,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use everywire_net::fabric_host::plan::{
-    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_PPM, NodeRef, PartitionPlan,
-    Plan, PortRef, SwitchPlan, check_name,
+    DEFAULT_GID_PREFIX, Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_PPM, NodeRef,
+    PartitionPlan, Plan, PortRef, SubnetPlan, SwitchPlan, check_name,
 };
 use everywire_verbs::{Guid, Mtu};
 
@@ -68,6 +68,8 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
         sm_key: file.sm_key.as_deref().map(sm_key).transpose()?,
         sm_priority: file.sm_priority.unwrap_or(0),
+        gid_prefix: file.gid_prefix.as_deref().map_or(Ok(DEFAULT_GID_PREFIX), gid_prefix)?,
+        subnets: Vec::new(),
         engine: Engine::MinHop,
         roots: Vec::new(),
         lmc: file.lmc.unwrap_or(0),
@@ -85,7 +87,14 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
             ports: host.ports.unwrap_or(1),
             guid,
             ips: host.ip.map_or_else(Vec::new, file::OneOrMore::into_vec),
+            router: false,
         });
+    }
+    for router in file.router {
+        check_name("router.name", &router.name)?;
+        let guid = router.guid.map_or(Ok(Guid(0)), |text| guid("router.guid", &text))?;
+        let (name, ports) = (router.name, router.ports);
+        plan.hosts.push(HostPlan { name, ports, guid, ips: Vec::new(), router: true });
     }
     for switch in file.switch {
         check_name("switch.name", &switch.name)?;
@@ -111,6 +120,10 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
     }
     if let Some(sm) = &file.sm {
         plan.sm = sm_port(&plan, sm)?;
+    }
+    for subnet in &file.subnet {
+        let (sm, gid_prefix) = (sm_port(&plan, &subnet.sm)?, gid_prefix(&subnet.gid_prefix)?);
+        plan.subnets.push(SubnetPlan { sm, gid_prefix });
     }
     plan.partitions = file
         .partition
@@ -145,7 +158,7 @@ fn number(plan: &mut Plan) -> Result<(), String> {
     let taken: std::collections::HashSet<IpAddr> =
         plan.hosts.iter().flat_map(|host| host.ips.iter().copied()).collect();
     let mut next = (FIRST_IP + 1..).map(|ip| IpAddr::from(ip.to_be_bytes())).filter(|ip| !taken.contains(ip));
-    for host in plan.hosts.iter_mut().filter(|host| host.ips.is_empty()) {
+    for host in plan.hosts.iter_mut().filter(|host| host.ips.is_empty() && !host.router) {
         host.ips = next.by_ref().take(usize::from(host.ports)).collect();
     }
     Ok(())
@@ -209,6 +222,14 @@ fn guid(key: &str, text: &str) -> Result<Guid, String> {
             "{key}: {text:?} is no GUID: 16 hexadecimal digits, not all zero, as in \"0x0002c90300000001\""
         )),
     }
+}
+
+/// `0xfec0000000000001`: 16 hexadecimal digits.
+fn gid_prefix(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 16);
+    digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(|| {
+        format!("gid_prefix: {text:?} is none: 16 hexadecimal digits after 0x, as in \"0xfec0000000000001\"")
+    })
 }
 
 /// `0x1`, which OpenSM has if it is told nothing.

@@ -27,6 +27,7 @@ pub(super) fn plan(name: &str) -> Plan {
         ports: 1,
         guid: Guid(0x0245_5700_0100_0000 + n * 16),
         ips: vec![[10, 77, 0, n as u8].into()],
+        router: false,
     };
     let link = |host: usize| LinkPlan {
         ends: [
@@ -43,6 +44,8 @@ pub(super) fn plan(name: &str) -> Plan {
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
         sm_key: None,
         sm_priority: 0,
+        gid_prefix: super::plan::DEFAULT_GID_PREFIX,
+        subnets: Vec::new(),
         engine: Engine::UpDown,
         roots: Vec::new(),
         lmc: 0,

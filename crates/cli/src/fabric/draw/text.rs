@@ -22,8 +22,15 @@ pub fn text(snapshot: &Snapshot) -> String {
         }
         switch(&mut out, snapshot, index, &neighbours[index]);
     }
+    let ends = || snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.switch);
+    if ends().any(|(_, node)| node.router) {
+        let _ = writeln!(out, "\nrouters");
+        ends()
+            .filter(|(_, node)| node.router)
+            .for_each(|(at, node)| host(&mut out, snapshot, node, &neighbours[at]));
+    }
     let _ = writeln!(out, "\nhosts");
-    for (index, node) in snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.switch) {
+    for (index, node) in ends().filter(|(_, node)| !node.router) {
         host(&mut out, snapshot, node, &neighbours[index]);
     }
     let down: Vec<String> = snapshot

@@ -17,6 +17,14 @@ pub struct File {
     pub sm_key: Option<String>,
     /// Its priority.
     pub sm_priority: Option<u8>,
+    /// High half of GIDs.
+    pub gid_prefix: Option<String>,
+    /// Further subnets.
+    #[serde(default)]
+    pub subnet: Vec<SubnetFile>,
+    /// Routers between subnets.
+    #[serde(default)]
+    pub router: Vec<SwitchFile>,
     /// How routes are made.
     pub engine: Option<Engine>,
     /// Root switches.
@@ -110,6 +118,14 @@ pub struct SwitchFile {
     pub name: String,
     pub ports: u8,
     pub guid: Option<String>,
+}
+
+/// A subnet beyond a router.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubnetFile {
+    pub sm: String,
+    pub gid_prefix: String,
 }
 
 /// What a link is like.

@@ -37,7 +37,7 @@ impl Maker<'_> {
     /// A host at this port of this switch.
     fn host(&mut self, switch: usize, port: u8) {
         let name = format!("h{}", self.plan.hosts.len() + 1);
-        self.plan.hosts.push(HostPlan { name, ports: 1, guid: Guid(0), ips: Vec::new() });
+        self.plan.hosts.push(HostPlan { name, ports: 1, guid: Guid(0), ips: Vec::new(), router: false });
         let host = PortRef { node: NodeRef::Host(self.plan.hosts.len() - 1), port: 1 };
         self.link(host, PortRef { node: NodeRef::Switch(switch), port });
     }

@@ -6,8 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_SM_PRIORITY,
-    MAX_SWITCH_PORTS, NodeRef, Plan,
+    DEFAULT_GID_PREFIX, MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM,
+    MAX_ROUTER_PORTS, MAX_SM_PRIORITY, MAX_SUBNETS, MAX_SWITCH_PORTS, NodeRef, Plan,
 };
 
 impl Plan {
@@ -29,6 +29,7 @@ impl Plan {
         }
         self.check_nodes()?;
         self.check_links()?;
+        self.check_subnets()?;
         if self.lmc > MAX_LMC {
             return Err(format!("lmc: {} is more than {MAX_LMC} (IBTA §7.11.1)", self.lmc));
         }
@@ -39,11 +40,38 @@ impl Plan {
         self.check_partitions()
     }
 
+    fn check_subnets(&self) -> Result<(), String> {
+        if self.subnets.len() >= MAX_SUBNETS {
+            return Err(format!("subnet: {} more; a fabric has at most {MAX_SUBNETS}", self.subnets.len()));
+        }
+        let routed = !self.subnets.is_empty() || self.hosts.iter().any(|host| host.router);
+        let mut prefixes = HashSet::new();
+        let others = self.subnets.iter().map(|subnet| (subnet.sm, subnet.gid_prefix));
+        for (sm, prefix) in std::iter::once((self.sm, self.gid_prefix)).chain(others) {
+            if matches!(sm.node, NodeRef::Host(index) if self.hosts[index].router) {
+                return Err(format!("sm: {} is a router's port", self.port_name(sm)));
+            }
+            if routed && prefix == DEFAULT_GID_PREFIX {
+                let name = self.port_name(sm);
+                return Err(format!(
+                    "gid_prefix: the subnet of {name} needs one of its own: link-local GIDs cross no router (IBTA §4.1.1)"
+                ));
+            }
+            if prefix == 0 || prefix >> 56 == 0xff || !prefixes.insert(prefix) {
+                return Err(format!("gid_prefix: {prefix:#018x} is taken, zero, or of multicast GIDs"));
+            }
+        }
+        Ok(())
+    }
+
     fn check_nodes(&self) -> Result<(), String> {
         let (mut names, mut guids, mut ips) = (HashSet::new(), HashMap::new(), HashMap::new());
         for node in self.nodes() {
             let name = self.name_of(node);
             let (what, most, guid) = match node {
+                NodeRef::Host(index) if self.hosts[index].router => {
+                    ("router", MAX_ROUTER_PORTS, self.hosts[index].guid)
+                }
                 NodeRef::Host(index) => ("host", MAX_HOST_PORTS, self.hosts[index].guid),
                 NodeRef::Switch(index) => ("switch", MAX_SWITCH_PORTS, self.switches[index].guid),
             };

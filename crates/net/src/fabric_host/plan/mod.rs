@@ -21,6 +21,12 @@ pub const MAX_NODES: usize = 4096;
 pub const MAX_LINKS: usize = 16_384;
 /// Most ports of a switch.
 pub const MAX_SWITCH_PORTS: u8 = 64;
+/// Most ports of a router.
+pub const MAX_ROUTER_PORTS: u8 = 16;
+/// Most subnets of one fabric.
+pub const MAX_SUBNETS: usize = 64;
+/// High half of GIDs in a subnet that has no prefix of its own; nothing crosses a router by it (IBTA §4.1.1).
+pub const DEFAULT_GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 /// Most ports of a host's adapter.
 pub const MAX_HOST_PORTS: u8 = 2;
 /// Longest name of a node or fabric, in bytes: the ibsim protocol has 32 with the final NUL.
@@ -52,7 +58,7 @@ pub struct PortRef {
     pub port: u8,
 }
 
-/// A host: one channel adapter.
+/// A host: one channel adapter. Or a router, whose ports are in subnets of their own, and which takes no programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPlan {
     /// Its name, as in `ib:FABRIC/NAME/1`.
@@ -63,6 +69,17 @@ pub struct HostPlan {
     pub guid: Guid,
     /// The IP address that stands for each port, port 1 first.
     pub ips: Vec<IpAddr>,
+    /// It is a router (IBTA chapter 19).
+    pub router: bool,
+}
+
+/// A subnet beyond a router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubnetPlan {
+    /// The host's port where its subnet manager is.
+    pub sm: PortRef,
+    /// High half of its GIDs.
+    pub gid_prefix: u64,
 }
 
 /// A switch.
@@ -182,6 +199,10 @@ pub struct Plan {
     pub sm_key: Option<u64>,
     /// Its priority among several managers, at most [`MAX_SM_PRIORITY`].
     pub sm_priority: u8,
+    /// High half of the GIDs of that manager's subnet.
+    pub gid_prefix: u64,
+    /// Further subnets, which routers join to it.
+    pub subnets: Vec<SubnetPlan>,
     /// How it makes routes.
     pub engine: Engine,
     /// Root switches of up/down and fat-tree routing; found by rank if empty.

@@ -116,6 +116,9 @@ pub struct Node {
     pub name: String,
     /// Whether it is a switch.
     pub switch: bool,
+    /// Whether it is a router between subnets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub router: bool,
     /// Its GUID, in hexadecimal.
     pub guid: String,
     /// Ports, a switch's port 0 not counted.
@@ -176,7 +179,10 @@ impl Snapshot {
         Snapshot {
             name: plan.name.clone(),
             running: false,
-            sm: plan.port_name(plan.sm),
+            sm: {
+                let all = std::iter::once(plan.sm).chain(plan.subnets.iter().map(|subnet| subnet.sm));
+                all.map(|sm| plan.port_name(sm)).collect::<Vec<_>>().join(" and ")
+            },
             engine: plan.engine,
             roots: plan.roots.iter().map(|index| plan.switches[*index].name.clone()).collect(),
             warnings: Vec::new(),
@@ -186,9 +192,9 @@ impl Snapshot {
         }
     }
 
-    /// Hosts.
+    /// Hosts, routers not among them.
     pub fn hosts(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(|node| !node.switch)
+        self.nodes.iter().filter(|node| !node.switch && !node.router)
     }
 
     /// Switches.
@@ -316,6 +322,7 @@ fn planned_node(plan: &Plan, node: NodeRef) -> Node {
     Node {
         name: plan.name_of(node).to_owned(),
         switch: matches!(node, NodeRef::Switch(_)),
+        router: matches!(node, NodeRef::Host(index) if plan.hosts[index].router),
         guid: hex(guid),
         ports: plan.ports_of(node),
         end_ports,
