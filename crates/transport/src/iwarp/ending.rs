@@ -62,6 +62,11 @@ impl Ending {
         matches!(self.stage, Stage::Terminate(_))
     }
 
+    /// Whether the stream has nothing more of ours behind what it has.
+    pub(super) fn has_said_its_end(&self) -> bool {
+        !matches!(self.stage, Stage::Running | Stage::Draining)
+    }
+
     pub(super) fn take_close(&mut self) -> Option<Close> {
         self.close.take()
     }
@@ -219,6 +224,7 @@ impl Qp {
     fn enter_err<E: QpEnv>(&mut self, env: &mut E, blamed: Option<Blamed>) {
         let before = self.shared.state;
         self.shared.state = QpState::Err;
+        self.nudge.stop();
         self.rx.partial = Vec::new();
         self.requester.flush(&self.shared, env, blamed);
         self.responder.flush(&self.shared, env);
@@ -243,6 +249,7 @@ impl Qp {
         match self.ending.stage {
             Stage::Draining if idle && self.requester.is_closed() && !self.responder.is_busy() => {
                 self.ending.stage = Stage::HalfClosed;
+                self.nudge.stop();
                 self.ending.close = Some(Close::Graceful);
                 self.ending.deadline = now.checked_add(CLOSE_TIMEOUT);
             }
@@ -273,11 +280,13 @@ impl Qp {
     /// Time has passed.
     pub fn handle_timeout<E: QpEnv>(&mut self, env: &mut E, now: Instant) {
         if self.ending.deadline.is_some_and(|t| t <= now) {
+            self.nudge.stop();
             self.ending.finish(Some(Close::Abort));
             if self.shared.state != QpState::Err {
                 self.enter_err(env, None);
             }
         }
+        self.nudge.expire(now);
         self.settle(env, now);
     }
 }

@@ -12,9 +12,10 @@ use everywire_wire::Qpn;
 
 use super::burst::StreamBurst;
 use super::ending::Ending;
+use super::nudge::Nudge;
 use super::params::{Close, ConnId, IwarpConfig, StreamEvent, StreamFault, StreamParams};
 use super::post::check_send;
-use super::requester::{Requester, Step};
+use super::requester::{Requester, Step, push_empty_write};
 use super::responder::Responder;
 use super::rx::{Cut, Rx};
 use super::shared::Shared;
@@ -43,6 +44,7 @@ pub struct Qp {
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) ending: Ending,
+    pub(super) nudge: Nudge,
     /// The peer's first FPDU has come, or need not be waited for.
     pub(super) heard: bool,
     turn: Turn,
@@ -62,6 +64,7 @@ impl Qp {
             tx: Tx::default(),
             rx: Rx::default(),
             ending: Ending::default(),
+            nudge: Nudge::default(),
             heard: false,
             turn: Turn::default(),
             conn: None,
@@ -168,6 +171,7 @@ impl Qp {
         // RFC 5044 §7.1: the responder sends no FPDU before it has received one.
         self.heard = params.initiator;
         self.ending = Ending::default();
+        self.nudge = if params.initiator { Nudge::begin() } else { Nudge::default() };
         self.fault = None;
         self.requester.start(params.rtr.filter(|_| params.initiator));
         self.conn = Some(params.conn);
@@ -274,6 +278,9 @@ impl Qp {
         if matches!(self.shared.state, QpState::Rts | QpState::Sqd) {
             if self.heard {
                 while self.transmit_one(env, now, burst) {}
+                if self.nudge.is_owed() && burst.is_empty() {
+                    self.transmit_nudge(env, burst);
+                }
             } else {
                 // What stays here needs no peer: it does not wait for the first FPDU.
                 self.requester.run_local(&self.shared, env, self.tx.written);
@@ -282,6 +289,9 @@ impl Qp {
         self.settle(env, now);
         self.transmit_terminate(env, now, burst);
         env.count(Counter::SentPkts, burst.fpdus() as u64);
+        if !burst.is_empty() {
+            self.nudge.sent(now);
+        }
         !burst.is_empty()
     }
 
@@ -314,6 +324,15 @@ impl Qp {
         false
     }
 
+    /// Between two messages, where nothing is in flight: else there is no want of bytes.
+    #[cold]
+    fn transmit_nudge<E: QpEnv>(&mut self, env: &mut E, burst: &mut StreamBurst) {
+        let amid = self.requester.is_amid() || self.responder.is_amid();
+        if !amid && self.tx.in_flight() == 0 && !self.ending.has_said_its_end() {
+            push_empty_write(env, &mut self.tx, burst);
+        }
+    }
+
     fn other_turn(&mut self) {
         self.turn = if self.turn == Turn::Requests { Turn::Answers } else { Turn::Requests };
     }
@@ -325,6 +344,6 @@ impl Qp {
 
     /// When to call [`Qp::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.ending.deadline()
+        self.ending.deadline().into_iter().chain(self.nudge.due()).min()
     }
 }

@@ -58,7 +58,7 @@ fn start(config: InitiatorConfig, with: ResponderConfig, accept: AcceptParams) -
     (agreed(from.poll_event()), agreed(to.poll_event()))
 }
 
-/// Linux siw loses what comes while it is still accepting: the pause covers that, and ends when the peer speaks.
+/// Linux siw does not notice what comes while it is still accepting: the pause covers that, and ends when the peer speaks.
 #[test]
 fn a_pause_after_the_reply() {
     let (now, pause) = (Instant::now(), Duration::from_millis(50));
