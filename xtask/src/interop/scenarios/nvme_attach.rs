@@ -33,7 +33,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("nvme-attach-cable", "the cable is pulled under fio for 12 s", cable).reconnecting();
     let all = [files, fio, port, cable];
     let roce = all.iter().cloned().chain(all.iter().map(|case| case.clone().v6().jumbo()));
-    let siw = all.iter().flat_map(|case| over_siw(case, &TWO_LINKS));
+    // Not the cable: nvmet over siw then keeps a command for ever, and its port never goes (interop/README.md).
+    let siw = all[..3].iter().flat_map(|case| over_siw(case, &TWO_LINKS));
     roce.chain(siw).collect()
 }
 
