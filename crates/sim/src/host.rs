@@ -253,6 +253,9 @@ impl Host {
             }
             while let Some(command) = drive.poll_command() {
                 quiet = false;
+                if let Command::ReportWrongKey { is_qkey, head } = &command {
+                    fabric.report(now, self.id, *is_qkey, head);
+                }
                 if let Command::ResolveNeighbour { token, ip } = command {
                     let gid = fabric.resolve(ip, names).ok_or(RouteError::NoRoute);
                     drive.neighbour(now, token, gid);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use everywire_fabric::ib::subnet_manager::{HostedSm, Sm, SmConfig};
 use everywire_fabric::ib::{
     Event, HcaConfig, IbPort as Values, LinkId, LinkParams, NodeId, PortId, RouterConfig, Subnet,
-    SubnetOptions, SwitchConfig,
+    SubnetOptions, SwitchConfig, Violation,
 };
 use everywire_verbs::{Gid, Guid, IbPort};
 use everywire_wire::smp::codes::port_state;
@@ -169,6 +169,14 @@ impl IbFabric {
         let Some(link) = self.of_host(host).map(|attached| attached.link) else { return };
         let changed = if cut { self.subnet.link_down(now, link) } else { self.subnet.link_up(now, link) };
         debug_assert!(changed.is_ok(), "the link was made with the port");
+    }
+
+    /// A host's device has dropped a packet for its key.
+    pub fn report(&mut self, now: Instant, host: HostId, is_qkey: bool, head: &[u8]) {
+        let port = self.of_host(host).map(|attached| attached.port);
+        if let (Some(port), Ok(violation)) = (port, Violation::of_dropped(is_qkey, head)) {
+            self.subnet.report_violation(now, port, &violation);
+        }
     }
 
     /// A host died: what it had not sent yet is gone.

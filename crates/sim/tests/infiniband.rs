@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use everywire_fabric::ib::LinkId;
+use everywire_fabric::ib::{LinkId, NodeId, PortId};
 use everywire_sim::{HostConfig, HostId, World};
 use everywire_verbs::{
     Access, AhAttr, AsyncEvent, CmErrorKind, ConnParam, ConnectOptions, Connection, Cq, Lid, ListenOptions,
@@ -186,4 +186,34 @@ fn a_pulled_cable_is_routed_round() {
         world.with_subnet(|subnet| subnet.link_up(now, LinkId(trunk)).unwrap());
         world.run_for(Duration::from_secs(5));
     }
+}
+
+/// IBTA §10.2.5, §14.2.5.6: what a queue pair drops for its Q_Key is counted in the port's PortInfo.
+#[test]
+fn a_wrong_q_key_is_counted_at_the_port() {
+    let (world, hosts) = world(2);
+    let [a, b] = [0, 1].map(|n| side(&world, hosts[n], QpType::Ud));
+    for side in [&a, &b] {
+        let init =
+            QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..QpAttr::to(QpState::Init) };
+        let rts = QpAttr { sq_psn: Some(Psn::new(1)), ..QpAttr::to(QpState::Rts) };
+        [init, QpAttr::to(QpState::Rtr), rts].iter().for_each(|attr| side.qp.modify(attr).unwrap());
+    }
+    let pd = a.pd.clone();
+    let ah = world.block_on(LIMIT, async move { pd.create_ah(AhAttr::new(ip(2))).await }).unwrap().unwrap();
+    for _ in 0..3 {
+        let wr = SendWr::new(8, SendOp::Send).with_inline(*b"hello");
+        finish(&world, &a, SendWr { ud: Some(ah.dest(b.qp.qpn(), QKey(0x4321))), ..wr });
+    }
+    world.run_for(Duration::from_millis(10));
+    let lid = world.device(hosts[1]).port().lid;
+    let counted = world.with_subnet(|subnet| {
+        let nodes = (0..8).map(|node| PortId { node: NodeId(node), port: 1 });
+        let mut ports =
+            nodes.filter(|port| subnet.port_values(*port).is_some_and(|values| values.lid == lid));
+        let port = ports.next().unwrap();
+        let info = subnet.inspect(port, everywire_wire::smp::attribute::PORT_INFO, 1).unwrap();
+        everywire_wire::smp::PortInfo::parse(&info).unwrap().q_key_violations
+    });
+    assert_eq!(counted, Some(3));
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
-use everywire_transport::ib::{LocalRoute, PacketMeta, Path, PathLink};
+use everywire_transport::ib::{LocalRoute, PacketMeta, PathLink};
 use everywire_transport::mad::MadPath;
 use everywire_transport::mad::sa_client::{Answer, Ask, SaClient, SaError};
 use everywire_wire::grh::Grh;
@@ -173,7 +173,7 @@ impl State {
     }
 
     /// Whether an address is the GID of a port of this subnet.
-    fn is_subnet_gid(&self, ip: IpAddr) -> bool {
+    pub(crate) fn is_subnet_gid(&self, ip: IpAddr) -> bool {
         let prefix = Gid::from(ip).subnet_prefix();
         ip.is_ipv6() && (prefix == DEFAULT_GID_PREFIX || prefix == self.ib_gid().subnet_prefix())
     }
@@ -234,7 +234,10 @@ impl State {
         if icrc_ib(covered).is_none_or(|right| right.to_le_bytes() != icrc) {
             return Err(DeviceCounter::IcrcErrors);
         }
-        self.dispatch(now, packet, &self.ib_meta(&lrh, grh.as_ref(), packet.len()), 0)
+        let (before, meta) = (self.wrong_keys(), self.ib_meta(&lrh, grh.as_ref(), packet.len()));
+        let done = self.dispatch(now, packet, &meta, 0);
+        self.tell_wrong_keys(before, bytes);
+        done
     }
 
     /// IBTA §9.6.1.2: one of our LIDs and one of our GIDs; or a group's LID, and then a GRH with the group.
@@ -360,12 +363,6 @@ impl State {
             (Err(RouteError::NoRoute), Some(gid)) => self.ib_ask_path(token, Gid::from(gid)),
             (Err(error), _) => self.way_found(now, token, Err(error)),
         }
-    }
-
-    /// Whether a path means to reach another subnet by LIDs alone, which say nothing beyond a router (IBTA §8.2.1).
-    pub(crate) fn lacks_grh(&self, path: &Path) -> bool {
-        let elsewhere = path.dst.is_ipv6() && !path.dst.is_unspecified() && !self.is_subnet_gid(path.dst);
-        self.ib.is_some() && elsewhere && path.local_route().is_some_and(|route| !route.grh)
     }
 
     fn ib_ask_path(&mut self, token: RouteToken, dgid: Gid) {

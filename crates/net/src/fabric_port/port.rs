@@ -295,6 +295,11 @@ impl FabricPort {
         self.say(Message::Resolve { token, ip }.bytes());
     }
 
+    /// Tells the port's agent of a packet that was dropped for its key.
+    pub(crate) fn report_wrong_key(&mut self, is_qkey: bool, head: &[u8]) {
+        self.say(Message::WrongKey { is_qkey, head }.bytes());
+    }
+
     fn say(&mut self, message: Vec<u8>) {
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push(message);
