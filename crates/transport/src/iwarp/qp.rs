@@ -23,7 +23,7 @@ use super::state::check_modify;
 use super::tx::Tx;
 use crate::ib::attr::{QpAttr, QpConfig, QpState};
 use crate::ib::env::{Counter, QpEnv};
-use crate::ib::post::{PostError, check_sges};
+use crate::ib::post::{PostError, admit_recv, admit_send};
 use crate::ib::qp_state::ModifyError;
 use crate::ib::wr::{RecvWr, SendWr, WcStatus};
 
@@ -183,14 +183,8 @@ impl Qp {
     /// Queues a send. In ERR it completes at once, flushed, after all before it.
     pub fn post_send<E: QpEnv>(&mut self, env: &mut E, wr: SendWr) -> Result<(), PostError> {
         let state = self.shared.state;
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(PostError::WrongState { state, what: "send" });
-        }
-        check_send(&self.shared.config, &self.shared.iwarp, &wr)?;
-        let limit = self.shared.config.caps.max_send_wr;
-        if self.requester.len() >= limit as usize {
-            return Err(PostError::QueueFull { what: "send", limit });
-        }
+        let (config, iwarp) = (&self.shared.config, &self.shared.iwarp);
+        admit_send(config, state, self.requester.len(), || check_send(config, iwarp, &wr))?;
         self.requester.push(wr);
         if state == QpState::Err {
             self.requester.flush(&self.shared, env, None);
@@ -200,17 +194,8 @@ impl Qp {
 
     /// Queues a receive. In ERR it completes at once, flushed, after all before it.
     pub fn post_recv<E: QpEnv>(&mut self, env: &mut E, wr: RecvWr) -> Result<(), PostError> {
-        let (state, caps) = (self.shared.state, self.shared.config.caps);
-        if state == QpState::Reset {
-            return Err(PostError::WrongState { state, what: "receive" });
-        }
-        if self.shared.config.srq.is_some() {
-            return Err(PostError::UsesSrq);
-        }
-        check_sges(wr.sges.len(), caps.max_recv_sge)?;
-        if self.responder.len() >= caps.max_recv_wr as usize {
-            return Err(PostError::QueueFull { what: "receive", limit: caps.max_recv_wr });
-        }
+        let state = self.shared.state;
+        admit_recv(&self.shared.config, state, self.responder.len(), wr.sges.len())?;
         if state == QpState::Err {
             env.count(Counter::RespCqeFlushError, 1);
             self.shared.complete_error(env, &wr, WcStatus::WrFlushErr, 0);
