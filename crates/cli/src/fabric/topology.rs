@@ -248,12 +248,16 @@ fn root(plan: &Plan, name: &str) -> Result<usize, String> {
     }
 }
 
-/// A host's port.
+/// A host's port, or a switch, where it is port 0.
 fn sm_port(plan: &Plan, text: &str) -> Result<PortRef, String> {
-    if let Some(NodeRef::Switch(_)) = plan.node(text.split('/').next().unwrap_or(text)) {
-        return Err(format!(
-            "sm: {text:?} is a switch; the subnet manager is a program, and runs at a host's port"
-        ));
+    let (name, port) = text.split_once('/').map_or((text, None), |(name, port)| (name, Some(port.trim())));
+    match plan.node(name.trim()) {
+        Some(node @ NodeRef::Switch(_)) => match port {
+            None | Some("0") => Ok(PortRef { node, port: 0 }),
+            Some(port) => Err(format!(
+                "sm: {text:?}: port {port} of a switch has a link; the subnet manager of a switch is at port 0, as in {name:?}"
+            )),
+        },
+        _ => plan.port(text).map_err(|e| format!("sm: {e}")),
     }
-    plan.port(text).map_err(|e| format!("sm: {e}"))
 }

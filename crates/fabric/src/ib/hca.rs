@@ -60,8 +60,8 @@ pub struct Credit(pub(super) Hold);
 /// Why a packet was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such port, or a switch's.
-    #[error("{0:?} is no port of a channel adapter")]
+    /// No such port, or one of a switch with a link.
+    #[error("{0:?} is no port of a channel adapter, and not port 0 of a switch")]
     NoAdapter(PortId),
     /// Not LRH to VCRC.
     #[error(transparent)]
@@ -86,6 +86,9 @@ pub enum Refusal {
     /// The SLtoVL table drops this service level.
     #[error("service level {0} has no lane")]
     NoLane(u8),
+    /// Sent from port 0 of a switch, whose table has no port for it.
+    #[error("the switch's forwarding table has no port for LID {lid:#06x}", lid = .0.0)]
+    NoRoute(Lid),
     /// The lane's send queue is full: [`Event::Room`] tells when to try again.
     #[error("the send queue of service level {0} is full")]
     Full(u8),
@@ -102,7 +105,7 @@ pub struct Refused {
 }
 
 impl Subnet {
-    /// Sends a packet, LRH to VCRC, from an adapter's port, on the lane of its service level; the lane in its LRH and the
+    /// Sends a packet, LRH to VCRC, from an adapter's port (or port 0 of a switch, for a manager there), on the lane of its service level; the lane in its LRH and the
     /// VCRC are corrected on the way. What is taken is never dropped for want of room.
     ///
     /// Errors: the packet comes back with the reason.
@@ -125,6 +128,9 @@ impl Subnet {
                 Ok(())
             }
             Err(reason) => {
+                if let (Refusal::NoAdapter(_), Some(own)) = (reason, self.end_port(port)) {
+                    return self.send_from_switch(now, own, packet);
+                }
                 match (reason, self.adapter(port)) {
                     (Refusal::Full(sl), Some(index)) => self.ports[index as usize].refused |= 1 << sl,
                     (Refusal::ForeignSource(_), Some(index)) => {
@@ -197,9 +203,9 @@ impl Subnet {
         self.release(now, hold);
     }
 
-    /// What holds at an adapter's port now.
+    /// What holds at an adapter's port, or port 0 of a switch, now.
     pub fn port_values(&self, port: PortId) -> Option<IbPort> {
-        Some(self.ports[self.adapter(port)? as usize].values())
+        Some(self.ports[self.end_port(port)? as usize].values())
     }
 
     /// Says whether a subnet manager runs at a port, which then gets the MADs meant for it.
@@ -261,7 +267,7 @@ impl Subnet {
         self.receive(now, index, id);
     }
 
-    fn deliver(&mut self, now: SimTime, index: u32, id: u32) {
+    pub(super) fn deliver(&mut self, now: SimTime, index: u32, id: u32) {
         let Some(packet) = self.packets.remove(id) else { return };
         let (hold, hops) = (packet.hold, packet.hops);
         let holds = matches!(self.node_of(index).kind, Kind::Hca { holds_receives: true });
@@ -334,7 +340,7 @@ impl Port {
 
 /// Whether a packet goes to QP1.
 #[inline]
-fn is_for_gsi(packet: &Packet) -> bool {
+pub(super) fn is_for_gsi(packet: &Packet) -> bool {
     packet
         .after_link_headers()
         .and_then(|bth| bth.get(5..8))

@@ -22,6 +22,7 @@ pub mod mad_packet;
 mod node;
 mod packet;
 mod port;
+mod port_zero;
 mod router;
 mod subnet;
 pub mod subnet_manager;

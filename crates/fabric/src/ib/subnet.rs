@@ -298,8 +298,8 @@ impl Subnet {
     pub fn send_smp(&mut self, now: Instant, port: PortId, dlid: everywire_wire::Lid, mad: &Mad) -> bool {
         let now = self.enter(now);
         match self.index(port) {
-            Some(index) if port.port > 0 => self.originate_smp(now, index, dlid, mad),
-            _ => false,
+            Some(index) => self.originate_smp(now, index, dlid, mad),
+            None => false,
         }
     }
 

@@ -253,12 +253,11 @@ pub(super) fn is_for_gsi(packet: &[u8]) -> bool {
     packet.get(at..).and_then(|rest| Bth::parse(rest).ok()).is_some_and(|bth| bth.dest_qp == Qpn::GSI)
 }
 
-/// The acknowledgement of a segment of an answer that has several (IBTA §13.6.2); `None` for what needs none.
+/// The acknowledgement of a segment of an answer (IBTA §13.6.2); `None` for what needs none.
 fn acknowledgement(mad: &Mad) -> Option<Mad> {
     let header = MadHeader::parse(mad).ok()?;
     let mut rmpp = RmppHeader::parse(&mad[MadHeader::LEN..]).ok()?;
-    let several = rmpp.active && rmpp.rmpp_type == rmpp::DATA && !(rmpp.first && rmpp.last);
-    if header.mgmt_class != class::SUBN_ADM || !several {
+    if header.mgmt_class != class::SUBN_ADM || !rmpp.active || rmpp.rmpp_type != rmpp::DATA {
         return None;
     }
     (rmpp.rmpp_type, rmpp.first, rmpp.last) = (rmpp::ACK, false, false);

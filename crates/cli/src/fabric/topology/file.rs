@@ -11,7 +11,7 @@ use serde::Deserialize;
 pub struct File {
     /// The fabric's name; the file's own without its ending if left out.
     pub name: Option<String>,
-    /// The host's port where the subnet manager is.
+    /// The host's port or the switch where the subnet manager is.
     pub sm: Option<String>,
     /// Its SM_Key.
     pub sm_key: Option<String>,

@@ -27,6 +27,9 @@ fn the_examples_are_what_their_comments_say() {
     assert_eq!(tree.hosts[1].ips, ["10.77.0.2".parse::<IpAddr>().unwrap()]);
     let ring = example("ring.toml");
     assert_eq!((ring.hosts.len(), ring.switches.len(), ring.links.len()), (12, 6, 18));
+    assert_eq!(ring.sm, PortRef { node: ring.node("s1").unwrap(), port: 0 });
+    let two = example("two-managers.toml");
+    assert_eq!((two.sm_key, two.sm_priority, two.hosts.len(), two.links.len()), (Some(1), 3, 4, 6));
     let torus = example("torus.toml");
     assert_eq!((torus.hosts.len(), torus.switches.len(), torus.links.len()), (16, 16, 16 + 32));
     assert_eq!(torus.sm, PortRef { node: torus.node("h1").unwrap(), port: 1 });
@@ -88,7 +91,7 @@ fn mistakes_are_told_with_key_value_and_limit() {
         (&format!("sm = \"x/1\"\n{host}"), &["sm", "x", "h1"]),
         (&format!("sm_priority = 16\n{host}"), &["sm_priority: 16", "15"]),
         (&format!("sm_key = \"0\"\n{host}"), &["sm_key", "16 hexadecimal"]),
-        (&format!("sm = \"s1\"\n{pair}"), &["sm", "s1", "switch"]),
+        (&format!("sm = \"s1/2\"\n{pair}"), &["sm", "s1/2", "port 0"]),
         (&format!("roots = [\"h1\"]\n{host}"), &["roots", "h1", "host"]),
         (&format!("links = [\"h1/1 s1/1\"]\n{pair}"), &["links", "h1/1 - s1/3"]),
         (&format!("links = [\"h1 - s1\"]\n{pair}"), &["which port of s1"]),

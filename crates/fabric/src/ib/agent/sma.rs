@@ -166,7 +166,7 @@ impl Subnet {
     }
 
     /// The port whose PortInfo holds what is the node's: port 0 of a switch, the port itself of an adapter.
-    pub(super) fn management_port(&self, index: u32) -> u32 {
+    pub(in crate::ib) fn management_port(&self, index: u32) -> u32 {
         let node = self.node_of(index);
         if node.switch().is_some() { node.port(0) } else { index }
     }

@@ -52,6 +52,15 @@ impl Bench {
         self.managers.len() - 1
     }
 
+    /// A manager at port 0 of the `n`-th switch.
+    fn manage_in_switch(&mut self, n: usize) -> usize {
+        let node = self.shape.switches().nth(n).unwrap();
+        let sm = Sm::new(SmConfig::new(self.shape.nodes[node].guid), 7);
+        let port = PortId { node: self.nodes[node], port: 0 };
+        self.managers.push(HostedSm::start(self.now, sm, port, &mut self.subnet));
+        self.managers.len() - 1
+    }
+
     fn up(shape: Topology, change: impl FnOnce(&mut SmConfig)) -> Bench {
         let mut bench = Bench::new(shape);
         bench.manage(0, change);

@@ -193,7 +193,7 @@ pub struct Plan {
     pub switches: Vec<SwitchPlan>,
     /// Cables.
     pub links: Vec<LinkPlan>,
-    /// The host's port where the subnet manager is.
+    /// The host's port where the subnet manager is, or port 0 of a switch.
     pub sm: PortRef,
     /// Its SM_Key, which several managers of a subnet share; a secret of the run if there is none.
     pub sm_key: Option<u64>,
