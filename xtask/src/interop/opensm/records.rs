@@ -16,7 +16,7 @@ pub type Record = Vec<(String, String)>;
 pub type Answers = BTreeMap<String, Vec<Record>>;
 
 /// Fields that say who answers or what it has chosen, by the beginning of their names: timers and limits that the standard leaves to
-/// managers, and what they count.
+/// managers, what they count, and the port of a node that is nearest to them.
 const CHOSEN: &[&str] = &[
     "ActCount",
     "CapMask",
@@ -26,13 +26,16 @@ const CHOSEN: &[&str] = &[
     "DiagCode",
     "HoqLife",
     "LifeTimeValue",
+    "LocalPort",
     "MastSMSL",
     "McastFdbTop",
     "MkeyLeasePeriod",
     "MulticastFDBTop",
     "pkt_life",
+    "port_num",
     "preference",
     "Response time",
+    "SMLid",
     "SubnetTimeout",
     "Trap",
     "VLHighLimit",
@@ -92,7 +95,8 @@ pub fn ask(tools: &Tools, host: &str, shown: &Shown) -> Result<Answers, String> 
             one(&["PIR", &port])?;
             one(&["LR", &port])?;
             if !shown.node(&end.node)?.switch {
-                one(&["PKTR", &format!("{port}/0")])?;
+                // OpenSM shows them to who is trusted.
+                one(&["--smkey", "1", "PKTR", &format!("{port}/0")])?;
             }
         }
     }
@@ -103,7 +107,7 @@ pub fn ask(tools: &Tools, host: &str, shown: &Shown) -> Result<Answers, String> 
         }
     }
     // The broadcast group of IPoIB is there from the start; whoever is not trusted sees no members.
-    for args in [&["-g"][..], &["-m"], &["SMIR"], &["-c"]] {
+    for args in [&["-g"][..], &["-m"], &["-c"]] {
         one(args)?;
     }
     let managers = tools.run(host, "saquery", &["-s"])?;
@@ -114,13 +118,18 @@ pub fn ask(tools: &Tools, host: &str, shown: &Shown) -> Result<Answers, String> 
     Ok(answers)
 }
 
-/// Fails with the first query that two administrators answer differently.
+/// Fails with every field that two administrators say differently.
 pub fn same(ours: &Answers, theirs: &Answers) -> Result<(), String> {
     let mut wrong = Vec::new();
     for (query, records) in ours {
-        let other = theirs.get(query);
-        if Some(records) != other {
-            wrong.push(format!("saquery {query}:\n ours:     {records:?}\n OpenSM\u{2019}s: {other:?}"));
+        let other = theirs.get(query).map_or(&[][..], Vec::as_slice);
+        if records.len() != other.len() {
+            wrong.push(format!("saquery {query}: ours has {records:?}, OpenSM's {other:?}"));
+        }
+        for (own, other) in records.iter().flatten().zip(other.iter().flatten()) {
+            if own != other {
+                wrong.push(format!("saquery {query}: ours has {own:?}, OpenSM's {other:?}"));
+            }
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }

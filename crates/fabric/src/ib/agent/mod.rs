@@ -121,7 +121,14 @@ impl Subnet {
             return;
         }
         match smp.header.method {
-            method::TRAP_REPRESS => self.repressed(now, index, &smp, slid),
+            method::TRAP_REPRESS => {
+                let is_sm = port.is_sm();
+                self.repressed(now, index, &smp, slid);
+                // A manager may have sent the trap itself: a standby that is better than the master does.
+                if is_sm {
+                    self.give_to_manager(now, own, &smp, slid);
+                }
+            }
             _ if self.is_for_manager(own, &smp) => self.give_to_manager(now, own, &smp, slid),
             method::GET | method::SET => {
                 if let Some(response) = self.answer_smp(now, index, &smp, slid) {
