@@ -73,7 +73,7 @@ fn min_hop_on_a_ring_names_its_loop() {
         SmEvent::CreditLoop(text) => Some(text.clone()),
         _ => None,
     });
-    assert!(cycle.is_some_and(|text| text.contains("switch-1[")));
+    assert!(cycle.is_some_and(|text| text.contains("s1[")));
     let bench = Bench::up(Topology::ring(6).unwrap(), |config| {
         config.engine = RoutingEngine::UpDown { roots: vec![] };
     });
