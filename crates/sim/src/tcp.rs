@@ -5,6 +5,9 @@
 //! sent again. Time is the world's, to the microsecond; sequence numbers and ports come from the host's seed. A host does not
 //! reach itself.
 
+mod ack;
+mod frames;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -12,10 +15,11 @@ use std::time::Instant;
 use everywire_verbs::{ConnEvent, ConnId, Device, StreamBurst, StreamError, StreamListenerId};
 use everywire_wire::eth::MacAddr;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant as TcpInstant};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
+
+use frames::Frames;
 
 /// Bytes of a connection's buffers, each way.
 const BUFFER: usize = 128 * 1024;
@@ -25,56 +29,6 @@ const BACKLOG: usize = 32;
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where source ports are taken from.
 const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
-/// Bytes of Ethernet's header.
-const ETHERNET: usize = 14;
-
-/// Frames on their way through the stack.
-#[derive(Debug)]
-struct Frames {
-    mtu: usize,
-    inbound: VecDeque<Vec<u8>>,
-    outbound: Vec<Vec<u8>>,
-}
-
-struct Inbound(Vec<u8>);
-
-struct Outbound<'a>(&'a mut Vec<Vec<u8>>);
-
-impl phy::RxToken for Inbound {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl phy::TxToken for Outbound<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut frame = vec![0; len];
-        let result = f(&mut frame);
-        self.0.push(frame);
-        result
-    }
-}
-
-impl phy::Device for Frames {
-    type RxToken<'a> = Inbound;
-    type TxToken<'a> = Outbound<'a>;
-
-    fn receive(&mut self, _: TcpInstant) -> Option<(Inbound, Outbound<'_>)> {
-        let frame = self.inbound.pop_front()?;
-        Some((Inbound(frame), Outbound(&mut self.outbound)))
-    }
-
-    fn transmit(&mut self, _: TcpInstant) -> Option<Outbound<'_>> {
-        Some(Outbound(&mut self.outbound))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + ETHERNET;
-        capabilities
-    }
-}
 
 /// A connection of the device.
 struct Conn {
@@ -106,7 +60,7 @@ pub(crate) struct Stack {
 
 impl Stack {
     pub(crate) fn new(base: Instant, mac: MacAddr, ips: &[IpAddr], mtu: usize, seed: u64) -> Stack {
-        let mut frames = Frames { mtu, inbound: VecDeque::new(), outbound: Vec::new() };
+        let mut frames = Frames::new(mtu);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
         config.random_seed = seed;
         let mut iface = Interface::new(config, &mut frames, TcpInstant::ZERO);
