@@ -1,5 +1,5 @@
 //! Runs seeds of the main workload: `soak [--from N] [--count N] [--jobs N] [--target N] [--seed N]
-//! [--wire rocev2|rocev1|ib] [--capture FILE]`.
+//! [--wire rocev2|rocev1|ib|iwarp] [--capture FILE]`.
 //!
 //! The exit code is 0 when all passed; a failure prints its seed, and `soak --seed N` (or `EVERYWIRE_SEED=N soak`) replays it, with
 //! `--capture FILE` into a pcapng that Wireshark opens. With `--any` it stops at the first failure, which is what a search for mutants wants.
@@ -59,7 +59,7 @@ fn arguments() -> Result<Arguments, String> {
 }
 
 fn wire(name: &str) -> Result<Wire, String> {
-    let wires = [Wire::RoceV2, Wire::RoceV1, Wire::InfiniBand];
+    let wires = [Wire::RoceV2, Wire::RoceV1, Wire::InfiniBand, Wire::Iwarp];
     let found = wires.into_iter().find(|wire| wire.name() == name);
     found.ok_or_else(|| format!("--wire {name}: one of {}", wires.map(Wire::name).join(", ")))
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use everywire_fabric::network::{Change, Direction};
 
+use everywire_verbs::Wire;
+
 use super::rig::Rig;
 use crate::checkers::Violation;
 use crate::checkers::completions::Excuses;
@@ -35,7 +37,11 @@ impl Rig {
             if connection.plan.hosts.contains(&host) {
                 connection.broken = true;
                 for end in &mut connection.ends {
-                    end.excuse(Excuses { retry: true, ..Excuses::default() });
+                    end.excuse(Excuses {
+                        retry: true,
+                        flush: self.plan.wire == Wire::Iwarp,
+                        ..Excuses::default()
+                    });
                 }
             }
         }

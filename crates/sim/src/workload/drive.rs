@@ -82,7 +82,7 @@ impl Rig {
                 return Err(violation!("{owner:?}: nothing is known of {id:#x}"));
             };
             match how {
-                Ended::Success => self.send_succeeded(owner, pending)?,
+                Ended::Success => self.send_succeeded(owner, id, pending)?,
                 Ended::Failed(status) => {
                     // Where the peer was there and refused, it executed nothing after that. Where this end lost patience, the peer
                     // may have got any way through what was already sent.
@@ -107,7 +107,7 @@ impl Rig {
         }
     }
 
-    fn send_succeeded(&mut self, owner: Owner, pending: Pending) -> Result<(), Violation> {
+    fn send_succeeded(&mut self, owner: Owner, id: u64, pending: Pending) -> Result<(), Violation> {
         let end = self.end(owner)?;
         let (host, number) = (end.host, end.node);
         match &mut end.out {
@@ -122,9 +122,16 @@ impl Rig {
         if let Some(slot) = pending.sink {
             self.settle_sink(host, number, slot, Outcome::Done, pending.sink_is_lent)?;
         }
+        if pending.writes.is_some() && !self.traits().success_is_placement {
+            let landing = Pending { writes: pending.writes, ..Pending::default() };
+            self.end(owner)?.not_landed.push_back((id, landing));
+            return Ok(());
+        }
         self.left_opening(&pending);
         if let Some(place) = pending.reads {
             self.give_back(place);
+            // The peer answers in order: what was written before has landed.
+            self.all_landed(owner, id)?;
         }
         if let Some(place) = pending.writes {
             if reliable {
@@ -138,6 +145,21 @@ impl Rig {
             self.key_step(at, node, index, step);
         }
         Ok(())
+    }
+
+    /// Something posted after them shows that all WRITEs of an end before `id` have landed: the wire keeps their order.
+    fn all_landed(&mut self, owner: Owner, id: u64) -> Result<(), Violation> {
+        loop {
+            let waiting = &mut self.end(owner)?.not_landed;
+            if waiting.front().is_none_or(|(first, _)| *first >= id) {
+                return Ok(());
+            }
+            let Some((_, landed)) = waiting.pop_front() else { return Ok(()) };
+            self.left_opening(&landed);
+            if let Some(place) = landed.writes {
+                self.settle(place, Outcome::Done)?;
+            }
+        }
     }
 
     fn send_not_done(&mut self, owner: Owner, pending: Pending) -> Result<(), Violation> {
@@ -315,6 +337,7 @@ impl Rig {
         };
         if strict {
             self.landed(connection, side, message.wr_id)?;
+            self.all_landed(Owner::End { connection, side: 1 - side }, message.wr_id)?;
             let node = &self.nodes[host];
             let old = node.shadow.known(layout.slot.offset, layout.slot.len);
             let expected = layout.scatter(old, &message.payload);

@@ -48,8 +48,14 @@ impl Rig {
         self.verify_nodes()
     }
 
-    /// A signalled request without bytes or a valid key: it tells the fate of the unsignalled ones before it.
+    /// A signalled request without bytes or a valid key: it tells the fate of the unsignalled ones before it. Where success says
+    /// nothing of the peer, a READ.
     fn post_last(&mut self, index: usize, side: usize) -> Result<(), Violation> {
+        if !self.traits().success_is_placement {
+            let mut built = self.build(index, side, Kind::Read)?;
+            built.iter_mut().for_each(|built| built.wr.signaled = true);
+            return self.post(index, side, built);
+        }
         let id = self.id();
         let remote = Remote { addr: 0xffff_ffff_ffff_fff0, rkey: RKey(0xffff_ffff) };
         let wr = SendWr::new(id, SendOp::Write { remote });

@@ -20,6 +20,7 @@ mod random;
 mod receives;
 mod rig;
 mod slots;
+mod wire;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -61,7 +61,7 @@ const ALL_KINDS: [Kind; KINDS] = [
     Kind::LocalInv,
 ];
 /// How often each comes, on RC and on UC.
-const RC_WEIGHTS: [usize; KINDS] = [12, 6, 8, 14, 6, 14, 3, 6, 8, 5, 5, 2];
+pub const RC_WEIGHTS: [usize; KINDS] = [12, 6, 8, 14, 6, 14, 3, 6, 8, 5, 5, 2];
 const UC_WEIGHTS: [usize; KINDS] = [8, 4, 0, 10, 4, 0, 0, 0, 0, 0, 0, 0];
 
 /// The payload of a request at its poster.
@@ -116,7 +116,8 @@ impl Rig {
         let room = SEND_DEPTH.saturating_sub(self.connections[index].ends[side].sends.open());
         while batch.len() < count.min(room) {
             let reliable = self.connections[index].plan.reliable;
-            let kind = ALL_KINDS[self.dice.weighted(if reliable { &RC_WEIGHTS } else { &UC_WEIGHTS })];
+            let kind =
+                ALL_KINDS[self.dice.weighted(if reliable { self.traits().weights } else { &UC_WEIGHTS })];
             let built = self.build(index, side, kind)?;
             if built.is_empty() {
                 break; // no room in memory, or no key to work on
@@ -234,6 +235,9 @@ impl Rig {
     fn build_send(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
         let connection = &self.connections[index];
         let (host, longest, mtu) = (connection.ends[side].host, connection.longest[1 - side], connection.mtu);
+        if !self.traits().waits_for_receives && !self.has_receive_for_one_more(index, side) {
+            return Ok(None);
+        }
         let len = self.size(mtu).min(longest);
         // The peer's opening that this end may use, and takes away.
         let invalidate = match kind {
@@ -275,6 +279,13 @@ impl Rig {
         };
         let pending = Pending { sources: source.slots, message: true, ..Pending::default() };
         Ok(Some(Built { message: Some(message), ..Built::new(kind, wr, pending) }))
+    }
+
+    /// Whether the peer has posted more receives than messages are under way to it.
+    fn has_receive_for_one_more(&self, index: usize, side: usize) -> bool {
+        let [me, peer] = [side, 1 - side].map(|s| &self.connections[index].ends[s]);
+        let open = peer.recvs.as_ref().map_or(0, |recvs| recvs.open());
+        matches!(&me.out, Stream::Reliable(stream) if open > 0 && stream.nth(open - 1).is_none())
     }
 
     fn build_write(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
@@ -327,7 +338,8 @@ impl Rig {
             self.drop_target(from);
             return Ok(Vec::new());
         };
-        let layout = Layout::new(&mut self.dice, sink, SEGMENTS);
+        let segments = self.traits().read_segments;
+        let layout = Layout::new(&mut self.dice, sink, segments);
         let content = self.nodes[from.host].shadow.known(from.slot.offset, len).to_vec();
         let landed = layout.scatter(&vec![0; len], &content);
         self.nodes[host].shadow.claim(sink.offset, landed)?;

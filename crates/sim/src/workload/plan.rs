@@ -138,13 +138,30 @@ impl Plan {
         }
     }
 
-    /// The same over another wire. InfiniBand has no weather: links keep their packets, and only hosts die.
+    /// The same over another wire. InfiniBand has no weather: links keep their packets, and only hosts die. iWARP's connections
+    /// are all reliable, made through the connection manager, between two hosts, and with receives of their own: of a shared
+    /// queue no sender knows how many are left for it.
     pub fn over(self, wire: Wire) -> Plan {
         match wire {
             Wire::InfiniBand => {
                 Plan { wire, weather: Weather::Calm, faults: Faults::NONE, partitions: 0, ..self }
             }
-            _ => Plan { wire, ..self },
+            Wire::Iwarp => {
+                let hosts = self.ips.len();
+                let connections = self.connections.iter().map(|plan| {
+                    let [first, second] = plan.hosts;
+                    let second = if second == first { (first + 1) % hosts } else { second };
+                    ConnectionPlan {
+                        reliable: true,
+                        hosts: [first, second],
+                        setup: Setup::ConnectionManager,
+                        shared: [false; 2],
+                        ..*plan
+                    }
+                });
+                Plan { wire, connections: connections.collect(), ..self }
+            }
+            Wire::RoceV2 | Wire::RoceV1 => Plan { wire, ..self },
         }
     }
 

@@ -13,6 +13,7 @@ use super::end::Place;
 use super::node::Node;
 use super::plan::Plan;
 use super::random::Dice;
+use super::wire::{Traits, traits};
 use crate::checkers::Violation;
 use crate::checkers::shadow::Outcome;
 use crate::violation;
@@ -102,7 +103,8 @@ impl Rig {
             let mut config = match plan.wire {
                 Wire::RoceV1 => HostConfig::roce_v1(ip),
                 Wire::InfiniBand => HostConfig::infiniband(ip),
-                Wire::RoceV2 | Wire::Iwarp => HostConfig::new(ip),
+                Wire::Iwarp => HostConfig::iwarp(ip),
+                Wire::RoceV2 => HostConfig::new(ip),
             };
             config.link = plan.link;
             config.udp_checksum = plan.udp_checksum;
@@ -145,6 +147,11 @@ impl Rig {
             rig.connections.push(connection);
         }
         Ok(rig)
+    }
+
+    /// What the wire has and lacks.
+    pub fn traits(&self) -> &'static Traits {
+        traits(self.plan.wire)
     }
 
     /// Sets up a host that has just been started.
