@@ -177,8 +177,17 @@ impl Host {
     fn stack(&mut self, now: Instant) -> Option<&mut Stack> {
         let device = self.device.as_ref()?;
         let (nic, seed) = (&self.nic, device.config().seed);
-        let make = || Box::new(Stack::new(now, nic.mac, &nic.ips, nic.mtu, seed));
+        let cuts = self.config.stream_cuts;
+        let make = || Box::new(Stack::new(now, nic.mac, &nic.ips, nic.mtu, seed, cuts));
         Some(self.stack.get_or_insert_with(make))
+    }
+
+    /// Resets every TCP connection.
+    pub fn reset_streams(&mut self) {
+        if let Some(stack) = &mut self.stack {
+            stack.reset_all();
+            self.kick.kick();
+        }
     }
 
     /// The same for an iWARP device: its streams, through TCP.

@@ -22,7 +22,7 @@ use crate::world::HostId;
 /// Ports of each switch.
 const SWITCH_PORTS: u8 = 36;
 /// Links between the two switches.
-const TRUNKS: u8 = 2;
+pub(crate) const TRUNKS: u8 = 2;
 /// Node GUID of the first host's adapter; the others' follow.
 const FIRST_GUID: u64 = 0x0002_c903_0000_1000;
 /// From one GUID to the next.
@@ -66,6 +66,7 @@ pub(crate) struct IbFabric {
     prefixes: [u64; 2],
     switches: [NodeId; 2],
     used: [u8; 2],
+    trunks: Vec<LinkId>,
     attached: Vec<Attached>,
 }
 
@@ -85,6 +86,7 @@ impl IbFabric {
             prefixes: if routed { ROUTED_PREFIXES } else { [DEFAULT_PREFIX; 2] },
             switches,
             used: [TRUNKS + 1, TRUNKS],
+            trunks: Vec::new(),
             attached: Vec::new(),
         };
         if routed {
@@ -99,7 +101,8 @@ impl IbFabric {
         } else {
             for port in 1..=TRUNKS {
                 let [a, b] = switches.map(|node| PortId { node, port });
-                fabric.subnet.connect(a, b, LinkParams::DEFAULT).expect(MADE);
+                let trunk = fabric.subnet.connect(a, b, LinkParams::DEFAULT).expect(MADE);
+                fabric.trunks.push(trunk);
             }
         }
         fabric.seat_manager(now, seed, 0);
@@ -167,8 +170,19 @@ impl IbFabric {
     /// Pulls a host's cable, or plugs it in again.
     pub fn set_cut(&mut self, now: Instant, host: HostId, cut: bool) {
         let Some(link) = self.of_host(host).map(|attached| attached.link) else { return };
+        self.set_link_cut(now, link, cut);
+    }
+
+    /// The same of a cable between the switches.
+    pub fn set_trunk_cut(&mut self, now: Instant, trunk: u8, cut: bool) {
+        if let Some(&link) = self.trunks.get(usize::from(trunk)) {
+            self.set_link_cut(now, link, cut);
+        }
+    }
+
+    fn set_link_cut(&mut self, now: Instant, link: LinkId, cut: bool) {
         let changed = if cut { self.subnet.link_down(now, link) } else { self.subnet.link_up(now, link) };
-        debug_assert!(changed.is_ok(), "the link was made with the port");
+        debug_assert!(changed.is_ok(), "the link was made with the subnet or a port");
     }
 
     /// A host's device has dropped a packet for its key.

@@ -5,21 +5,19 @@
 //! sent again. Time is the world's, to the microsecond; sequence numbers and ports come from the host's seed. A host does not
 //! reach itself.
 
-mod ack;
-mod frames;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use everywire_verbs::{ConnEvent, ConnId, Device, StreamBurst, StreamError, StreamListenerId};
 use everywire_wire::eth::MacAddr;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant as TcpInstant};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
-
-use frames::Frames;
 
 /// Bytes of a connection's buffers, each way.
 const BUFFER: usize = 128 * 1024;
@@ -29,6 +27,58 @@ const BACKLOG: usize = 32;
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where source ports are taken from.
 const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
+/// The longest piece of a stream that is cut: one of these, at random.
+const MOST_AT_ONCE: [usize; 4] = [4, 64, 1024, BUFFER];
+/// Bytes of Ethernet's header.
+const ETHERNET: usize = 14;
+
+/// Frames on their way through the stack.
+#[derive(Debug)]
+struct Frames {
+    mtu: usize,
+    inbound: VecDeque<Vec<u8>>,
+    outbound: Vec<Vec<u8>>,
+}
+
+struct Inbound(Vec<u8>);
+
+struct Outbound<'a>(&'a mut Vec<Vec<u8>>);
+
+impl phy::RxToken for Inbound {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+impl phy::TxToken for Outbound<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut frame = vec![0; len];
+        let result = f(&mut frame);
+        self.0.push(frame);
+        result
+    }
+}
+
+impl phy::Device for Frames {
+    type RxToken<'a> = Inbound;
+    type TxToken<'a> = Outbound<'a>;
+
+    fn receive(&mut self, _: TcpInstant) -> Option<(Inbound, Outbound<'_>)> {
+        let frame = self.inbound.pop_front()?;
+        Some((Inbound(frame), Outbound(&mut self.outbound)))
+    }
+
+    fn transmit(&mut self, _: TcpInstant) -> Option<Outbound<'_>> {
+        Some(Outbound(&mut self.outbound))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = self.mtu + ETHERNET;
+        capabilities
+    }
+}
 
 /// A connection of the device.
 struct Conn {
@@ -56,11 +106,20 @@ pub(crate) struct Stack {
     next_port: u16,
     burst: StreamBurst,
     bytes: Vec<u8>,
+    /// Where streams are cut on their way to the device, if they are.
+    cuts: Option<ChaCha8Rng>,
 }
 
 impl Stack {
-    pub(crate) fn new(base: Instant, mac: MacAddr, ips: &[IpAddr], mtu: usize, seed: u64) -> Stack {
-        let mut frames = Frames::new(mtu);
+    pub(crate) fn new(
+        base: Instant,
+        mac: MacAddr,
+        ips: &[IpAddr],
+        mtu: usize,
+        seed: u64,
+        cuts: bool,
+    ) -> Stack {
+        let mut frames = Frames { mtu, inbound: VecDeque::new(), outbound: Vec::new() };
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
         config.random_seed = seed;
         let mut iface = Interface::new(config, &mut frames, TcpInstant::ZERO);
@@ -82,6 +141,7 @@ impl Stack {
             next_port: EPHEMERAL.start + (seed % span) as u16,
             burst: StreamBurst::new(),
             bytes: Vec::new(),
+            cuts: cuts.then(|| ChaCha8Rng::seed_from_u64(seed)),
         }
     }
 
@@ -217,7 +277,9 @@ impl Stack {
                     break;
                 }
                 busy = true;
-                device.drive().handle_stream(now, id, &self.bytes);
+                for piece in pieces(&self.bytes, &mut self.cuts) {
+                    device.drive().handle_stream(now, id, piece);
+                }
             }
             let state = socket.state();
             let half = matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
@@ -331,11 +393,32 @@ impl Stack {
         }
     }
 
+    /// Resets every connection; the device hears of it as when the peer did.
+    pub(crate) fn reset_all(&mut self) {
+        for conn in self.conns.values() {
+            self.sockets.get_mut::<Socket<'_>>(conn.socket).abort();
+        }
+    }
+
     /// Resets a socket, which goes once its last segment is out.
     fn bury(&mut self, handle: SocketHandle) {
         self.sockets.get_mut::<Socket<'_>>(handle).abort();
         self.dying.push(handle);
     }
+}
+
+/// The bytes as they are, or cut at random, often close together.
+fn pieces<'a>(bytes: &'a [u8], cuts: &mut Option<ChaCha8Rng>) -> Vec<&'a [u8]> {
+    let Some(rng) = cuts else { return vec![bytes] };
+    let (mut left, mut pieces) = (bytes, Vec::new());
+    while !left.is_empty() {
+        let bits = rng.next_u32();
+        let most = MOST_AT_ONCE[bits as usize % MOST_AT_ONCE.len()];
+        let (piece, rest) = left.split_at(left.len().min(1 + (bits >> 8) as usize % most));
+        pieces.push(piece);
+        left = rest;
+    }
+    pieces
 }
 
 /// The largest segment toward a peer.

@@ -190,6 +190,11 @@ impl World {
         }
     }
 
+    /// Resets every TCP connection of an iWARP host, as a firewall or an administrator can.
+    pub fn reset_streams(&self, host: HostId) {
+        self.inner.borrow_mut().hosts[host.0].reset_streams();
+    }
+
     /// Changes the faults of a host's link, both directions.
     pub fn set_faults(&self, host: HostId, faults: Faults) {
         let inner = &mut *self.inner.borrow_mut();

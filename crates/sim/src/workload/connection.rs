@@ -44,6 +44,7 @@ pub struct Connection {
 impl Rig {
     /// Makes connection `index`.
     pub fn connect(&mut self, index: usize) -> Result<Connection, Violation> {
+        self.all_ports_up()?;
         for _ in 0..CONNECT_ATTEMPTS {
             if let Some(connection) = self.try_to_connect(index)? {
                 return Ok(connection);

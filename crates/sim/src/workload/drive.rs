@@ -19,6 +19,7 @@ impl Rig {
     /// Runs the world for `time` and judges what it did.
     pub fn tick(&mut self, time: Duration) -> Result<(), Violation> {
         self.world.run_for(time);
+        self.plug_in(self.world.elapsed());
         self.poll()?;
         self.settle_late()
     }
@@ -130,6 +131,8 @@ impl Rig {
         self.left_opening(&pending);
         if let Some(place) = pending.reads {
             self.give_back(place);
+        }
+        if pending.answered {
             // The peer answers in order: what was written before has landed.
             self.all_landed(owner, id)?;
         }

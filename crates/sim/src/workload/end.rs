@@ -56,6 +56,8 @@ pub struct Pending {
     pub reads: Option<Place>,
     /// A slot of the peer that is written: a claim is open there.
     pub writes: Option<Place>,
+    /// The peer answers it, after everything that was posted before: a READ or an atomic.
+    pub answered: bool,
     /// The atomic word of a node.
     pub atomic: Option<(usize, u64, Word)>,
     /// An opening of the poster or the peer that changes: host, node, index, step.

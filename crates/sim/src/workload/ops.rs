@@ -60,6 +60,14 @@ const ALL_KINDS: [Kind; KINDS] = [
     Kind::FastReg,
     Kind::LocalInv,
 ];
+
+impl Kind {
+    /// Whether the peer needs a receive for it.
+    fn takes_receive(self) -> bool {
+        matches!(self, Kind::Send | Kind::SendImm | Kind::SendInv | Kind::WriteImm)
+    }
+}
+
 /// How often each comes, on RC and on UC.
 pub const RC_WEIGHTS: [usize; KINDS] = [12, 6, 8, 14, 6, 14, 3, 6, 8, 5, 5, 2];
 const UC_WEIGHTS: [usize; KINDS] = [8, 4, 0, 10, 4, 0, 0, 0, 0, 0, 0, 0];
@@ -118,6 +126,13 @@ impl Rig {
             let reliable = self.connections[index].plan.reliable;
             let kind =
                 ALL_KINDS[self.dice.weighted(if reliable { self.traits().weights } else { &UC_WEIGHTS })];
+            let messages = batch.iter().filter(|built: &&Built| built.message.is_some()).count();
+            if kind.takes_receive()
+                && !self.traits().waits_for_receives
+                && !self.has_receives_for(index, side, messages + 1)
+            {
+                break;
+            }
             let built = self.build(index, side, kind)?;
             if built.is_empty() {
                 break; // no room in memory, or no key to work on
@@ -235,9 +250,6 @@ impl Rig {
     fn build_send(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
         let connection = &self.connections[index];
         let (host, longest, mtu) = (connection.ends[side].host, connection.longest[1 - side], connection.mtu);
-        if !self.traits().waits_for_receives && !self.has_receive_for_one_more(index, side) {
-            return Ok(None);
-        }
         let len = self.size(mtu).min(longest);
         // The peer's opening that this end may use, and takes away.
         let invalidate = match kind {
@@ -281,11 +293,12 @@ impl Rig {
         Ok(Some(Built { message: Some(message), ..Built::new(kind, wr, pending) }))
     }
 
-    /// Whether the peer has posted more receives than messages are under way to it.
-    fn has_receive_for_one_more(&self, index: usize, side: usize) -> bool {
+    /// Whether the peer has posted receives for so many messages more than are under way to it.
+    fn has_receives_for(&self, index: usize, side: usize, messages: usize) -> bool {
         let [me, peer] = [side, 1 - side].map(|s| &self.connections[index].ends[s]);
         let open = peer.recvs.as_ref().map_or(0, |recvs| recvs.open());
-        matches!(&me.out, Stream::Reliable(stream) if open > 0 && stream.nth(open - 1).is_none())
+        matches!(&me.out, Stream::Reliable(stream)
+            if open >= messages && stream.nth(open - messages).is_none())
     }
 
     fn build_write(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
@@ -345,8 +358,13 @@ impl Rig {
         self.nodes[host].shadow.claim(sink.offset, landed)?;
         let id = self.id();
         let wr = self.flags(SendWr::new(id, SendOp::Read { remote }).with_sges(self.sges(host, &layout)));
-        let pending =
-            Pending { sink: Some(sink), sink_is_lent: chained, reads: Some(from), ..Pending::default() };
+        let pending = Pending {
+            sink: Some(sink),
+            sink_is_lent: chained,
+            reads: Some(from),
+            answered: true,
+            ..Pending::default()
+        };
         let read = Built { byte_len: Some(len as u32), ..Built::new(Kind::Read, wr, pending) };
         let mut built = vec![read];
         if chained {
@@ -405,8 +423,12 @@ impl Rig {
         };
         let id = self.id();
         let wr = self.flags(SendWr::new(id, op).with_sges(self.sges(host, &layout)));
-        let pending =
-            Pending { sink: Some(sink), atomic: Some((peer, peer_node, word)), ..Pending::default() };
+        let pending = Pending {
+            sink: Some(sink),
+            atomic: Some((peer, peer_node, word)),
+            answered: true,
+            ..Pending::default()
+        };
         Ok(Some(Built { byte_len: Some(8), ..Built::new(kind, wr, pending) }))
     }
 

@@ -46,10 +46,14 @@ const IWARP: Traits = Traits {
     weights: &[18, 0, 8, 20, 0, 14, 3, 0, 0, 5, 5, 2],
 };
 
-/// How this wire is.
-pub fn traits(wire: Wire) -> &'static Traits {
+/// The same with them: immediate data after a WRITE (RFC 7306 §6, none with a SEND), and atomics.
+const IWARP_7306: Traits = Traits { weights: &[14, 0, 8, 16, 6, 14, 3, 6, 8, 5, 5, 2], ..IWARP };
+
+/// How this wire is; `rfc7306` says whether iWARP has those extensions.
+pub fn traits(wire: Wire, rfc7306: bool) -> &'static Traits {
     match wire {
         Wire::RoceV2 | Wire::RoceV1 | Wire::InfiniBand => &IB,
+        Wire::Iwarp if rfc7306 => &IWARP_7306,
         Wire::Iwarp => &IWARP,
     }
 }

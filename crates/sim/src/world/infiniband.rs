@@ -32,6 +32,14 @@ impl World {
         })
     }
 
+    /// Pulls one of the cables between the two switches, or plugs it in again; without a subnet nothing happens.
+    pub fn cut_trunk(&self, trunk: u8, cut: bool) {
+        let now = self.now();
+        if let Some(ib) = &mut self.inner.borrow_mut().ib {
+            ib.set_trunk_cut(now, trunk, cut);
+        }
+    }
+
     /// Looks at the InfiniBand subnet, if there is one.
     pub fn with_subnet<T>(&self, look: impl FnOnce(&mut Subnet) -> T) -> Option<T> {
         self.inner.borrow_mut().ib.as_mut().map(|ib| look(&mut ib.subnet))
