@@ -208,14 +208,14 @@ impl Host {
                         device.drive().resolved(now, token, route);
                     }
                     Command::StreamListen { listener, addr, .. } => stack.listen(listener, addr),
-                    Command::StreamUnlisten { listener } => stack.unlisten(listener),
+                    Command::StreamUnlisten { listener } => stack.unlisten(listener, now),
                     Command::StreamConnect { conn, src, dst, .. } => {
                         if let Err(error) = stack.connect(conn, src, dst) {
                             device.drive().stream_event(now, conn, ConnEvent::Failed(error));
                         }
                     }
                     Command::StreamClose { conn } => stack.close(conn),
-                    Command::StreamReset { conn } => stack.reset(conn),
+                    Command::StreamReset { conn } => stack.reset(conn, now),
                     // Groups are refused at the call.
                     _ => {}
                 }

@@ -5,7 +5,7 @@
 //! ends send again what the other has, each drops the other's acknowledgements, until they give each other up.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use smoltcp::wire::TcpSeqNumber;
 use smoltcp::wire::{
@@ -20,6 +20,11 @@ type Flow = (IpAddr, IpAddr, u16, u16);
 pub(super) struct Sent(BTreeMap<Flow, TcpSeqNumber>);
 
 impl Sent {
+    /// A connection is over: of our end and the peer's.
+    pub(super) fn forget(&mut self, (our, peer): (SocketAddr, SocketAddr)) {
+        self.0.remove(&(our.ip(), peer.ip(), our.port(), peer.port()));
+    }
+
     /// Looks at a frame that leaves; an acknowledgement without data gets the sequence number it should have.
     pub(super) fn mend(&mut self, frame: &mut [u8]) {
         let Ok(mut frame) = EthernetFrame::new_checked(frame) else { return };

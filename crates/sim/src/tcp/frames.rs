@@ -3,6 +3,7 @@
 //! Nothing is lost or delayed here; the world's links do that. What leaves goes by [`Sent::mend`].
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::time::Instant as TcpInstant;
@@ -24,6 +25,11 @@ pub(super) struct Frames {
 impl Frames {
     pub(super) fn new(mtu: usize) -> Frames {
         Frames { mtu, inbound: VecDeque::new(), outbound: Vec::new(), sent: Sent::default() }
+    }
+
+    /// A connection is over: of our end and the peer's.
+    pub(super) fn forget(&mut self, ends: (SocketAddr, SocketAddr)) {
+        self.sent.forget(ends);
     }
 
     fn outbound(&mut self) -> Outbound<'_> {
