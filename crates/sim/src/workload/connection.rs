@@ -79,7 +79,6 @@ impl Rig {
                     // The end of a TCP connection is no failure of a request.
                     flush: self.plan.loses() && !traits.is_ib,
                     rnr: plan.rnr_retry < 7,
-                    ..Excuses::default()
                 });
             }
             self.owners.insert((end.host, end.qp.qpn().get()), Owner::End { connection: index, side });

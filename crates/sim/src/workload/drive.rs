@@ -248,44 +248,6 @@ impl Rig {
         }
     }
 
-    fn atomic_found(
-        &mut self,
-        owner: Owner,
-        at: usize,
-        node: u64,
-        word: Word,
-        sink: Option<Slot>,
-    ) -> Result<(), Violation> {
-        let qpn = {
-            let end = self.end(owner)?;
-            (end.host as u64) << 32 | u64::from(end.qp.qpn().get())
-        };
-        let host = self.end(owner)?.host;
-        let Some(sink) = sink else {
-            return Err(violation!("{owner:?}: an atomic without a place for its result"));
-        };
-        let original = self.nodes[host].word_at(sink.offset)?;
-        if !self.is_live(at, node) {
-            return Ok(());
-        }
-        match word {
-            Word::Counter => self.nodes[at].counter.found(qpn, original)?,
-            Word::History(op) => self.nodes[at].word.found(op, original),
-        }
-        Ok(())
-    }
-
-    /// An atomic may or may not have been executed.
-    pub fn atomic_unknown(&mut self, at: usize, node: u64, word: Word) {
-        if !self.is_live(at, node) {
-            return;
-        }
-        match word {
-            Word::Counter => self.nodes[at].counter.unknown(),
-            Word::History(op) => self.nodes[at].word.unknown(op),
-        }
-    }
-
     fn key_step(&mut self, host: usize, node: u64, index: usize, step: KeyStep) {
         if !self.is_live(host, node) {
             return;

@@ -4,6 +4,7 @@
 //! Start at [`run`]; `plan` says what a seed stands for, `ops` and `bad` make the requests, `drive` judges what becomes of them, `finish`
 //! closes the accounts. A failure names its seed, and the seed replays it.
 
+mod atomics;
 mod bad;
 mod chaos;
 mod connection;

@@ -3,13 +3,12 @@
 use everywire_verbs::{SendOp, SendWr, Sge};
 
 use super::connection::{INLINE, SEGMENTS, SEND_DEPTH};
-use super::end::{Pending, Place, Stream, Word};
-use super::node::{COUNTER_AT, Opening, WORD_AT};
+use super::end::{Pending, Place, Stream};
+use super::node::Opening;
 use super::random::pattern;
 use super::rig::Rig;
 use super::slots::{Layout, Slot};
 use crate::checkers::Violation;
-use crate::checkers::atomics::AtomicKind;
 use crate::checkers::completions::SendExpect;
 use crate::checkers::delivery::Message;
 use crate::violation;
@@ -383,53 +382,6 @@ impl Rig {
             }
         }
         Ok(built)
-    }
-
-    fn build_atomic(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
-        let (host, peer) =
-            (self.connections[index].ends[side].host, self.connections[index].ends[1 - side].host);
-        let peer_node = self.connections[index].ends[1 - side].node;
-        if !self.is_live(peer, peer_node) {
-            return Ok(None);
-        }
-        let Some(sink) = self.nodes[host].areas[0].take(&mut self.dice, 8, 1) else { return Ok(None) };
-        let layout = Layout::new(&mut self.dice, sink, 1);
-        self.nodes[host].shadow.claim_scribble(sink.offset, 8)?;
-        let queue = (host as u64) << 32 | u64::from(self.connections[index].ends[side].qp.qpn().get());
-        let node = &mut self.nodes[peer];
-        let (counter, word) = (node.main.remote(COUNTER_AT), node.main.remote(WORD_AT));
-        let mut history = |kind| Word::History(node.word.posted(queue, kind));
-        let (op, word) = match kind {
-            Kind::CompareSwap => {
-                // Half of them against the value that is there now, which may be gone when they arrive.
-                let swap = self.dice.bits();
-                let compare = if self.dice.chance(1, 2) {
-                    self.nodes[peer].word_at(WORD_AT)?
-                } else {
-                    self.dice.bits()
-                };
-                let kind = AtomicKind::CompareSwap { compare, swap };
-                let op = self.nodes[peer].word.posted(queue, kind);
-                (SendOp::CompareSwap { remote: word, compare, swap }, Word::History(op))
-            }
-            _ if self.dice.chance(1, 3) => {
-                let add = self.dice.bits();
-                (SendOp::FetchAdd { remote: word, add }, history(AtomicKind::FetchAdd(add)))
-            }
-            _ => {
-                node.counter.posted();
-                (SendOp::FetchAdd { remote: counter, add: 1 }, Word::Counter)
-            }
-        };
-        let id = self.id();
-        let wr = self.flags(SendWr::new(id, op).with_sges(self.sges(host, &layout)));
-        let pending = Pending {
-            sink: Some(sink),
-            atomic: Some((peer, peer_node, word)),
-            answered: true,
-            ..Pending::default()
-        };
-        Ok(Some(Built { byte_len: Some(8), ..Built::new(kind, wr, pending) }))
     }
 
     /// A slot of the peer's, in the open or behind a key, and how to reach it.
