@@ -76,11 +76,18 @@ const REGISTRATION_LINE: &str = "rxe_reg_fast_mr: mr->lkey";
 const LATE_ANSWER_LINES: &[&str] =
     &["nvmet_rdma: post_recv cmd failed", "nvmet_rdma: sending cmd response failed"];
 
+/// What nvmet says over siw of a queue that was lost while it sent: events of siw's that it has no use for.
+const LOST_QUEUE_LINES: &[&str] = &[
+    "nvmet_rdma: received IB QP event: send queue drained (5)",
+    "nvmet_rdma: received IB QP event: QP fatal error (1)",
+];
+
 /// Kernel messages that no case may cause, whatever their level. Of these "I/O error" has many forms: the block layer's,
 /// the page cache's, nvme's own.
 const NEVER: &[&str] = &[
     "WARNING:",
     "BUG:",
+    "kernel BUG",
     "Oops",
     "hung task",
     "blocked for more than",
@@ -248,7 +255,7 @@ impl Bench {
     }
 
     fn kernel_log(&self, guest: &Guest, case: &Case) -> Result<Vec<String>, String> {
-        let log = guest.ok("dmesg -x")?;
+        let log = guest.kernel_log()?;
         let _ = fs::write(self.folder.join(format!("{}.dmesg", guest.name)), &log);
         Ok(log
             .lines()
@@ -315,9 +322,10 @@ fn bad(line: &str, case: &Case) -> bool {
     if !["emerg", "alert", "crit", "err", "warn"].contains(&level) {
         return false;
     }
+    let siw = matches!(case.wire, Wire::Iwarp(_));
     let own = (case.reconnects && reconnects(line))
         || ((case.reconnects || case.registers && case.lossy) && line.contains(REGISTRATION_LINE))
-        || (matches!(case.wire, Wire::Iwarp(_)) && says(LATE_ANSWER_LINES));
+        || (siw && (says(LATE_ANSWER_LINES) || case.reconnects && says(LOST_QUEUE_LINES)));
     !says(HARMLESS_LINES) && !own
 }
 
