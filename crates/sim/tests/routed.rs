@@ -1,28 +1,21 @@
 //! Whole devices in two InfiniBand subnets with a router between them: connections by IP address and by GID, datagrams, and what
 //! is refused.
 
-use std::cell::RefCell;
+mod infiniband_lab;
+
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
 use std::time::Duration;
 
 use everywire_fabric::ib::NodeId;
 use everywire_sim::{HostConfig, HostId, World};
 use everywire_verbs::{
-    Access, AhAttr, CmErrorKind, ConnParam, ConnectOptions, Connection, Cq, Gid, ListenOptions, MemoryRegion,
-    Path, PathLink, Pd, Psn, QKey, Qp, QpAttr, QpInit, QpState, QpType, RecvWr, Remote, RouteError, SendOp,
-    SendWr, WcStatus,
+    Access, AhAttr, CmErrorKind, ConnectOptions, Connection, Gid, Path, PathLink, QpAttr, QpState, QpType,
+    RecvWr, Remote, RouteError, SendOp, SendWr,
 };
+use infiniband_lab::{LEN, LIMIT, QKEY, Side, arrived, connect_by, datagram_side, finish, ip, side};
 
-const LIMIT: Duration = Duration::from_secs(60);
-const LEN: usize = 20_000;
-const QKEY: QKey = QKey(0x1234);
 /// The router is made after the two switches.
 const ROUTER: NodeId = NodeId(2);
-
-fn ip(n: u8) -> IpAddr {
-    IpAddr::from([10, 0, 0, n])
-}
 
 /// 10.0.0.1 in one subnet, 10.0.0.2 in the other, 10.0.0.3 in the first.
 fn world() -> (World, Vec<HostId>) {
@@ -33,54 +26,10 @@ fn world() -> (World, Vec<HostId>) {
     (world, hosts)
 }
 
-struct Side {
-    pd: Pd,
-    cq: Cq,
-    qp: Qp,
-    mr: MemoryRegion,
-}
-
-fn side(world: &World, host: HostId, ty: QpType) -> Side {
-    let pd = world.device(host).alloc_pd().unwrap();
-    let cq = world.device(host).create_cq(64).unwrap();
-    let qp = pd.create_qp(&QpInit::new(ty, &cq)).unwrap();
-    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let mr = pd.register(LEN, all).unwrap();
-    Side { pd, cq, qp, mr }
-}
-
 /// Connects the first host to the second by this address of its.
 fn connect(world: &World, hosts: &[HostId], dst: IpAddr) -> ([Side; 2], [Connection; 2]) {
-    let [a, b] = [side(world, hosts[0], QpType::Rc), side(world, hosts[1], QpType::Rc)];
-    let any = SocketAddr::from(([0; 4], 4420));
-    let any = if dst.is_ipv4() { any } else { SocketAddr::from(([0u16; 8], 4420)) };
-    let listener = world.device(hosts[1]).listen(any, ListenOptions::default()).unwrap();
-    let qp = b.qp.clone();
-    let accepting = async move {
-        let request = listener.next_request().await.unwrap();
-        request.accept(&qp, ConnParam::default()).await.unwrap()
-    };
-    let accepted = Rc::new(RefCell::new(None));
-    let into = accepted.clone();
-    world.rt_outside().spawn(async move { *into.borrow_mut() = Some(accepting.await) });
-    let connecting = world.device(hosts[0]).connect(ConnectOptions::new(SocketAddr::new(dst, 4420), &a.qp));
-    let active = world.block_on(LIMIT, connecting).unwrap().unwrap();
-    world.run_until(LIMIT, || accepted.borrow().is_some());
-    let passive = accepted.borrow_mut().take().unwrap();
-    ([a, b], [active, passive])
-}
-
-/// Posts one and waits for it.
-fn finish(world: &World, side: &Side, wr: SendWr) {
-    side.qp.post_send(wr).unwrap();
-    arrived(world, &side.cq);
-}
-
-fn arrived(world: &World, cq: &Cq) -> everywire_verbs::Completion {
-    let mut done = Vec::new();
-    assert!(world.run_until(LIMIT, || cq.poll(&mut done, 1).unwrap() > 0));
-    assert_eq!(done[0].status, WcStatus::Success);
-    done[0]
+    let any = if dst.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0u16; 8]) };
+    connect_by(world, hosts, QpType::Rc, [any, dst].map(|ip| SocketAddr::new(ip, 4420)), |_| {})
 }
 
 fn gid_of(world: &World, host: HostId) -> IpAddr {
@@ -133,13 +82,7 @@ fn connections_cross_a_router_by_address_and_by_gid() {
 #[test]
 fn datagrams_cross_a_router_and_neighbours_do_not_need_it() {
     let (world, hosts) = world();
-    let sides: Vec<Side> = hosts.iter().map(|host| side(&world, *host, QpType::Ud)).collect();
-    for side in &sides {
-        let init =
-            QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..QpAttr::to(QpState::Init) };
-        let rts = QpAttr { sq_psn: Some(Psn::new(1)), ..QpAttr::to(QpState::Rts) };
-        [init, QpAttr::to(QpState::Rtr), rts].iter().for_each(|attr| side.qp.modify(attr).unwrap());
-    }
+    let sides: Vec<Side> = hosts.iter().map(|host| datagram_side(&world, *host)).collect();
     for (to, routed) in [(1usize, true), (2, false)] {
         let (pd, before) = (sides[0].pd.clone(), forwarded(&world));
         let attr = AhAttr::new(ip(to as u8 + 1));

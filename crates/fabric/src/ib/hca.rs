@@ -104,6 +104,27 @@ pub struct Refused {
     pub reason: Refusal,
 }
 
+/// The port that a packet leaves by and its lane; `None` for one that stays in the node.
+pub(super) type Way = Option<(u32, u8)>;
+
+impl Port {
+    /// The lane of a service level, if it takes a packet of so many bytes now.
+    #[inline]
+    pub(super) fn lane_with_room(&self, sl: u8, bytes: usize) -> Result<u8, Refusal> {
+        if bytes > self.longest {
+            return Err(Refusal::TooLong { bytes, most: self.longest });
+        }
+        let vl = self.lane(0, sl);
+        if self.lanes & 1 << vl == 0 {
+            return Err(Refusal::NoLane(sl));
+        }
+        if self.queues[usize::from(vl)].len() >= SEND_QUEUE {
+            return Err(Refusal::Full(sl));
+        }
+        Ok(vl)
+    }
+}
+
 impl Subnet {
     /// Sends a packet, LRH to VCRC, from an adapter's port (or port 0 of a switch, for a manager there), on the lane of its service level; the lane in its LRH and the
     /// VCRC are corrected on the way. What is taken is never dropped for want of room.
@@ -116,15 +137,8 @@ impl Subnet {
             Ok((index, vl, lrh)) => {
                 let mut packet = Packet::new(packet, lrh, now);
                 packet.suspect = self.options.vcrc != VcrcCheck::Damaged;
-                if self.ports[index as usize].has_lid(lrh.dlid) {
-                    let packet = self.packets.insert(packet);
-                    self.events.push(now, Next::Loopback { port: index, packet });
-                    return Ok(());
-                }
-                packet.set_vl(vl);
-                let packet = self.packets.insert(packet);
-                self.enqueue(now, index, vl, packet);
-                self.transmit(now, index);
+                let stays = self.ports[index as usize].has_lid(lrh.dlid);
+                self.put(now, index, (!stays).then_some((index, vl)), packet);
                 Ok(())
             }
             Err(reason) => {
@@ -156,17 +170,20 @@ impl Subnet {
         if !port.has_lid(lrh.slid) {
             return Err(Refusal::ForeignSource(lrh.slid));
         }
-        if packet.len() > port.longest {
-            return Err(Refusal::TooLong { bytes: packet.len(), most: port.longest });
-        }
-        let vl = port.lane(0, lrh.sl);
-        if port.lanes & 1 << vl == 0 {
-            return Err(Refusal::NoLane(lrh.sl));
-        }
-        if port.queues[usize::from(vl)].len() >= SEND_QUEUE {
-            return Err(Refusal::Full(lrh.sl));
-        }
-        Ok((index, vl, lrh))
+        Ok((index, port.lane_with_room(lrh.sl, packet.len())?, lrh))
+    }
+
+    /// Sends a packet that was admitted at the port `own`, by this way.
+    #[inline]
+    pub(super) fn put(&mut self, now: SimTime, own: u32, way: Way, mut packet: Packet) {
+        let Some((out, vl)) = way else {
+            let packet = self.packets.insert(packet);
+            return self.events.push(now, Next::Loopback { port: own, packet });
+        };
+        packet.set_vl(vl);
+        let packet = self.packets.insert(packet);
+        self.enqueue(now, out, vl, packet);
+        self.transmit(now, out);
     }
 
     /// How many packets of a service level the port would take now.

@@ -9,16 +9,12 @@ use everywire_wire::smp::codes::port_state;
 use everywire_wire::vcrc::check_length;
 
 use super::config::PortId;
-use super::events::Next;
-use super::hca::{Refusal, Refused, SEND_QUEUE};
+use super::hca::{Refusal, Refused, Way};
 use super::mad_packet::MadRoute;
 use super::packet::Packet;
 use super::port::VL15;
 use super::subnet::Subnet;
 use crate::clock::SimTime;
-
-/// The port of the switch that a packet leaves by and its lane; `None` for one that stays in the switch.
-type Way = Option<(u32, u8)>;
 
 impl Subnet {
     /// A port that has a LID: an adapter's, or port 0 of a switch.
@@ -35,16 +31,7 @@ impl Subnet {
             Ok(found) => found,
             Err(reason) => return Err(Refused { packet, reason }),
         };
-        let mut packet = Packet::new(packet, lrh, now);
-        let Some((out, vl)) = way else {
-            let packet = self.packets.insert(packet);
-            self.events.push(now, Next::Loopback { port: own, packet });
-            return Ok(());
-        };
-        packet.set_vl(vl);
-        let packet = self.packets.insert(packet);
-        self.enqueue(now, out, vl, packet);
-        self.transmit(now, out);
+        self.put(now, own, way, Packet::new(packet, lrh, now));
         Ok(())
     }
 
@@ -70,18 +57,11 @@ impl Subnet {
         if port.state != port_state::ACTIVE {
             return Err(Refusal::NotActive(port.state));
         }
-        if packet.len() > port.longest {
-            return Err(Refusal::TooLong { bytes: packet.len(), most: port.longest });
+        let vl = port.lane_with_room(lrh.sl, packet.len());
+        if let Err(Refusal::Full(sl)) = vl {
+            port.refused |= 1 << sl;
         }
-        let vl = port.lane(0, lrh.sl);
-        if port.lanes & 1 << vl == 0 {
-            return Err(Refusal::NoLane(lrh.sl));
-        }
-        if port.queues[usize::from(vl)].len() >= SEND_QUEUE {
-            port.refused |= 1 << lrh.sl;
-            return Err(Refusal::Full(lrh.sl));
-        }
-        Ok((Some((out, vl)), lrh))
+        Ok((Some((out, vl?)), lrh))
     }
 
     /// A data packet for a switch's own LID that is for the administrator of a manager there. False if it is not.
