@@ -29,8 +29,6 @@ const FIRST_GUID: u64 = 0x0002_c903_0000_1000;
 const GUID_STEP: u64 = 0x10;
 /// The subnet manager looks round when it is told that something changed, and besides so seldom that a world can be idle.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
-/// GID prefix of a subnet that has none of its own.
-const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 /// GID prefixes of two subnets: site-local, since link-local GIDs do not cross routers (IBTA §4.1.1).
 const ROUTED_PREFIXES: [u64; 2] = [0xfec0_0000_0000_0001, 0xfec0_0000_0000_0002];
 /// Why building cannot fail.
@@ -83,7 +81,7 @@ impl IbFabric {
         let mut fabric = IbFabric {
             subnet,
             managers: Vec::new(),
-            prefixes: if routed { ROUTED_PREFIXES } else { [DEFAULT_PREFIX; 2] },
+            prefixes: if routed { ROUTED_PREFIXES } else { [Gid::DEFAULT_PREFIX; 2] },
             switches,
             used: [TRUNKS + 1, TRUNKS],
             trunks: Vec::new(),

@@ -16,10 +16,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use everywire_net::fabric_host::plan::{
-    DEFAULT_GID_PREFIX, Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_PPM, NodeRef,
-    PartitionPlan, Plan, PortRef, SubnetPlan, SwitchPlan, check_name,
+    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_PPM, NodeRef, PartitionPlan,
+    Plan, PortRef, SubnetPlan, SwitchPlan, check_name,
 };
-use everywire_verbs::{Guid, Mtu};
+use everywire_verbs::{Gid, Guid, Mtu};
 
 use crate::error::CliError;
 use file::{File, LinkFile, ShapeFile};
@@ -68,7 +68,7 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
         sm_key: file.sm_key.as_deref().map(sm_key).transpose()?,
         sm_priority: file.sm_priority.unwrap_or(0),
-        gid_prefix: file.gid_prefix.as_deref().map_or(Ok(DEFAULT_GID_PREFIX), gid_prefix)?,
+        gid_prefix: file.gid_prefix.as_deref().map_or(Ok(Gid::DEFAULT_PREFIX), gid_prefix)?,
         subnets: Vec::new(),
         engine: Engine::MinHop,
         roots: Vec::new(),

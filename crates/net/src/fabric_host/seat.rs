@@ -9,7 +9,7 @@ use everywire_wire::{Guid, Mad};
 
 use super::FabricEvent;
 use super::built::Built;
-use super::plan::{self, NodeRef, Plan, PortRef};
+use super::plan::{self, NodeRef, Plan, PortRef, SubnetPlan};
 
 /// Warnings that are kept for pictures.
 const MAX_WARNINGS: usize = 32;
@@ -25,8 +25,7 @@ pub(super) struct Seat {
 impl Seat {
     /// Starts one for every subnet.
     pub(super) fn take_all(built: &mut Built, now: Instant, seed: u64, entropy: u64) -> Vec<Seat> {
-        let others = built.plan.subnets.iter().map(|subnet| (subnet.sm, subnet.gid_prefix));
-        let all: Vec<_> = std::iter::once((built.plan.sm, built.plan.gid_prefix)).chain(others).collect();
+        let all: Vec<_> = built.plan.all_subnets().collect();
         all.into_iter().map(|at| Seat::take(built, now, seed, entropy, at)).collect()
     }
 
@@ -36,7 +35,7 @@ impl Seat {
         now: Instant,
         seed: u64,
         entropy: u64,
-        (at, gid_prefix): (PortRef, u64),
+        SubnetPlan { sm: at, gid_prefix }: SubnetPlan,
     ) -> Seat {
         let port = built.port_id(at);
         let sm = Sm::new(config(&built.plan, entropy, at, gid_prefix), seed);

@@ -7,7 +7,7 @@ use everywire_fabric::ib::mad_packet::MadRoute;
 use everywire_wire::mad::{MadHeader, class, method};
 use everywire_wire::perf::{self, PerfMad, PortCounters};
 use everywire_wire::smp::{NodeInfo, Smp, attribute};
-use everywire_wire::{Guid, Lid, MAD_LEN, Qpn};
+use everywire_wire::{Gid, Guid, Lid, MAD_LEN, Qpn};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind, connect, recv, send, sendto,
     socket,
@@ -44,7 +44,7 @@ pub(super) fn plan(name: &str) -> Plan {
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
         sm_key: None,
         sm_priority: 0,
-        gid_prefix: super::plan::DEFAULT_GID_PREFIX,
+        gid_prefix: Gid::DEFAULT_PREFIX,
         subnets: Vec::new(),
         engine: Engine::UpDown,
         roots: Vec::new(),

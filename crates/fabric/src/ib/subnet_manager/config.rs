@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use everywire_wire::{Guid, Lid, PKey};
+use everywire_wire::{Gid, Guid, Lid, PKey};
 
 use super::routing::RoutingEngine;
 
@@ -124,7 +124,7 @@ impl SmConfig {
             m_key_protect: 0,
             engine: RoutingEngine::MinHop,
             lmc: 0,
-            gid_prefix: 0xfe80_0000_0000_0000,
+            gid_prefix: Gid::DEFAULT_PREFIX,
             sweep_interval: Duration::from_secs(10),
             polling_interval: Duration::from_secs(10),
             timeout: Duration::from_millis(200),

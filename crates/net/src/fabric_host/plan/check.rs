@@ -5,9 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use everywire_wire::Gid;
+
 use super::{
-    DEFAULT_GID_PREFIX, MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM,
-    MAX_ROUTER_PORTS, MAX_SM_PRIORITY, MAX_SUBNETS, MAX_SWITCH_PORTS, NodeRef, Plan,
+    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_ROUTER_PORTS,
+    MAX_SM_PRIORITY, MAX_SUBNETS, MAX_SWITCH_PORTS, NodeRef, Plan, SubnetPlan,
 };
 
 impl Plan {
@@ -46,12 +48,11 @@ impl Plan {
         }
         let routed = !self.subnets.is_empty() || self.hosts.iter().any(|host| host.router);
         let mut prefixes = HashSet::new();
-        let others = self.subnets.iter().map(|subnet| (subnet.sm, subnet.gid_prefix));
-        for (sm, prefix) in std::iter::once((self.sm, self.gid_prefix)).chain(others) {
+        for SubnetPlan { sm, gid_prefix: prefix } in self.all_subnets() {
             if matches!(sm.node, NodeRef::Host(index) if self.hosts[index].router) {
                 return Err(format!("sm: {} is a router's port", self.port_name(sm)));
             }
-            if routed && prefix == DEFAULT_GID_PREFIX {
+            if routed && prefix == Gid::DEFAULT_PREFIX {
                 let name = self.port_name(sm);
                 return Err(format!(
                     "gid_prefix: the subnet of {name} needs one of its own: link-local GIDs cross no router (IBTA §4.1.1)"

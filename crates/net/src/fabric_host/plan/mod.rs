@@ -13,22 +13,15 @@ use everywire_wire::{Guid, Mtu};
 use serde::{Deserialize, Serialize};
 
 pub use check::check_name;
+pub use everywire_fabric::ib::config::{MAX_HCA_PORTS as MAX_HOST_PORTS, MAX_ROUTER_PORTS, MAX_SWITCH_PORTS};
 pub use rate::{LinkRate, Speed, Width};
 
 /// Most hosts and switches of one fabric.
 pub const MAX_NODES: usize = 4096;
 /// Most links of one fabric.
 pub const MAX_LINKS: usize = 16_384;
-/// Most ports of a switch.
-pub const MAX_SWITCH_PORTS: u8 = 64;
-/// Most ports of a router.
-pub const MAX_ROUTER_PORTS: u8 = 16;
 /// Most subnets of one fabric.
 pub const MAX_SUBNETS: usize = 64;
-/// High half of GIDs in a subnet that has no prefix of its own; nothing crosses a router by it (IBTA §4.1.1).
-pub const DEFAULT_GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
-/// Most ports of a host's adapter.
-pub const MAX_HOST_PORTS: u8 = 2;
 /// Longest name of a node or fabric, in bytes: the ibsim protocol has 32 with the final NUL.
 pub const MAX_NAME: usize = 31;
 /// Longest delay of a link.
@@ -74,7 +67,7 @@ pub struct HostPlan {
 }
 
 /// A subnet beyond a router.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetPlan {
     /// The host's port where its subnet manager is.
     pub sm: PortRef,
@@ -216,6 +209,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Every subnet, the first manager's and those beyond routers.
+    pub fn all_subnets(&self) -> impl Iterator<Item = SubnetPlan> {
+        let first = SubnetPlan { sm: self.sm, gid_prefix: self.gid_prefix };
+        std::iter::once(first).chain(self.subnets.iter().copied())
+    }
+
     /// The name of a node.
     pub fn name_of(&self, node: NodeRef) -> &str {
         match node {

@@ -179,10 +179,7 @@ impl Snapshot {
         Snapshot {
             name: plan.name.clone(),
             running: false,
-            sm: {
-                let all = std::iter::once(plan.sm).chain(plan.subnets.iter().map(|subnet| subnet.sm));
-                all.map(|sm| plan.port_name(sm)).collect::<Vec<_>>().join(" and ")
-            },
+            sm: plan.all_subnets().map(|subnet| plan.port_name(subnet.sm)).collect::<Vec<_>>().join(" and "),
             engine: plan.engine,
             roots: plan.roots.iter().map(|index| plan.switches[*index].name.clone()).collect(),
             warnings: Vec::new(),
