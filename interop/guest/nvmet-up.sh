@@ -10,10 +10,4 @@ echo LAB01 >"$disk/attr_serial"
 mkdir "$disk/namespaces/1"
 echo -n /dev/ram0 >"$disk/namespaces/1/device_path"
 echo 1 >"$disk/namespaces/1/enable"
-mkdir "$config/ports/1"
-cd "$config/ports/1"
-echo rdma >addr_trtype
-case $1 in *:*) echo ipv6 ;; *) echo ipv4 ;; esac >addr_adrfam
-echo "$1" >addr_traddr
-echo 4420 >addr_trsvcid
-ln -s "$disk" subsystems/
+bash "${0%/*}/nvmet-port.sh" up "$1"

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::interop;
 use crate::shell::{self, Finished};
+use crate::soak;
 
 /// How many tests a step ran, or why it did not run.
 pub enum Outcome {
@@ -63,6 +64,7 @@ const STEPS: &[Step] = &[
     ("fuzz", || suite("fuzz", &["--package", "everywire-fuzz", "--lib", "--tests"])),
     ("doctests", || suite("doctests", &["--workspace", "--doc"])),
     ("examples", examples),
+    ("speed", soak::speed::sample),
     ("interop", interop::sample),
     ("opensm", interop::opensm::sample),
 ];

@@ -22,7 +22,7 @@ pub struct DeviceArgs {
     /// or rocev1:INTERFACE/ADDRESS (CAP_NET_RAW; ,vlan=VID and ,priority=PCP tag its frames). A client may name the wire
     /// alone: iwarp. After iwarp:ADDRESS what to ask of peers, each with a comma before it: crc=off, markers, mpa=1, rtr=send,
     /// rtr=write, rtr=read (peer to peer), rfc7306 (atomics and immediate data), pause=MS (before the first message to a peer;
-    /// a slow Linux siw may lose one that comes at once).
+    /// where it may fill the window of a slow Linux siw that does not look yet).
     #[arg(long, value_name = "WIRE:ADDRESS")]
     pub device: Option<String>,
     /// Write every packet of the device to this pcapng file, which Wireshark opens.

@@ -12,6 +12,7 @@ mod devices;
 mod error;
 mod fabric;
 mod iscsi;
+mod nbd;
 mod nvme;
 mod peer;
 mod perf;
@@ -55,7 +56,7 @@ enum Command {
     Perf(perf::Args),
     /// An InfiniBand subnet: draw it, run it in real time, pull its cables.
     Fabric(fabric::Args),
-    /// NVMe over RDMA: discover, look, read, write, measure.
+    /// NVMe over RDMA: discover, look, read, write, attach, measure.
     Nvme(nvme::Args),
     /// iSCSI: discover, log in, read, write.
     Iscsi(iscsi::Args),
@@ -71,6 +72,7 @@ fn main() -> std::process::ExitCode {
     // A server tells what it does; a client's errors are its command's outcome, not to be told twice.
     init_logging(match &cli.command {
         Command::Serve(_) | Command::Fabric(_) => "warn,everywire=info",
+        Command::Nvme(args) if args.serves() => "warn,everywire=info",
         _ => "warn,everywire_nvmeof::rdma::initiator::queue=error",
     });
     let result = match cli.command {

@@ -3,6 +3,7 @@
 //! One file an action; what they share is here: who the host is, the device toward the target, the subsystem where none was
 //! named, and the namespace. The protocol is `everywire_nvmeof::rdma`'s.
 
+mod attach;
 mod baseline;
 pub mod bench;
 mod discover;
@@ -39,6 +40,7 @@ const HOST_SPACE: Uuid = Uuid::from_u128(0x3b0e_1d0a_8d6c_4d5f_b1c4_6f52_0c3e_91
     everywire nvme discover 127.0.0.1\n  \
     everywire nvme write 127.0.0.1 nqn.2026-11.example:disk --offset 1MiB < image\n  \
     everywire nvme read 127.0.0.1 nqn.2026-11.example:disk --offset 1MiB --length 64KiB > copy\n  \
+    everywire nvme attach 127.0.0.1 nqn.2026-11.example:disk --nbd /run/disk.sock\n  \
     everywire nvme bench 127.0.0.1 --rw randread --depth 32 --json\n  \
     everywire nvme bench --baseline            a RAM disk here, beside the same READs as raw UDP")]
 pub struct Args {
@@ -56,6 +58,8 @@ enum Action {
     Read(io::ReadArgs),
     /// Write standard input to a namespace.
     Write(io::WriteArgs),
+    /// Keep a namespace attached as a Network Block Device, for the kernel's nbd driver, QEMU, libnbd's tools.
+    Attach(attach::Args),
     /// Measure I/O: IOPS, GB/s, latency. Writing tests destroy what the namespace holds.
     Bench(bench::Args),
     /// The other side of `bench --baseline`.
@@ -70,9 +74,22 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         Action::Info(args) => info::run(args),
         Action::Read(args) => io::read(args),
         Action::Write(args) => io::write(args),
+        Action::Attach(args) => attach::run(args),
         Action::Bench(args) => bench::run(args),
         Action::BaselineServer(args) => baseline::serve(args),
     }
+}
+
+impl Args {
+    /// Whether it goes on until it is told to stop, and says meanwhile what happens.
+    pub fn serves(&self) -> bool {
+        matches!(self.action, Action::Attach(_))
+    }
+}
+
+/// Options of a command that somebody waits for.
+pub fn impatient() -> InitiatorOptions {
+    InitiatorOptions { loss_timeout: LOSS_TIMEOUT, ..InitiatorOptions::default() }
 }
 
 /// Where to, and as whom.
@@ -176,7 +193,6 @@ impl Ground {
         options: InitiatorOptions,
     ) -> Result<Controller, CliError> {
         let subsystem = self.subsystem(named).await?;
-        let options = InitiatorOptions { loss_timeout: LOSS_TIMEOUT, ..options };
         let (rt, device) = (self.rt(), self.device());
         Controller::connect(&rt, device, self.address, &subsystem, &self.identity, options)
             .await

@@ -117,15 +117,15 @@ fn a_cable_is_pulled_and_put_back() {
     let lengths = |name: &str| show(name)["paths"]["h1"]["h3"].clone();
     assert_eq!(lengths(&name), 3);
     server.says(&["credit loop"]);
-    // The switches' ports: hosts at 1 and 2, the next switch at 3, the one before at 4.
-    run(&["fabric", "link", "down", &name, "s1/3"]).expect(0);
+    // The switches' ports: the next switch at 1, the one before at 2, hosts at 3 and 4.
+    run(&["fabric", "link", "down", &name, "s1/1"]).expect(0);
     let until = Instant::now() + Duration::from_secs(30);
     while lengths(&name) != 7 {
         assert!(Instant::now() < until, "not routed the other way round: {}", lengths(&name));
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(run(&["fabric", "show", &name]).expect(0).text().contains("links down: s1/3 - s2/4"));
-    run(&["fabric", "link", "up", &name, "s2/4"]).expect(0);
+    assert!(run(&["fabric", "show", &name]).expect(0).text().contains("links down: s1/1 - s2/2"));
+    run(&["fabric", "link", "up", &name, "s2/2"]).expect(0);
     while lengths(&name) != 3 {
         assert!(Instant::now() < until, "not back");
         std::thread::sleep(Duration::from_millis(50));
@@ -143,4 +143,27 @@ fn a_name_is_taken_once_and_mistakes_are_usage() {
     run(&["fabric", "run", "nosuch.toml"]).expect(2);
     run(&["fabric", "run", &topology, "--name", "a/b"]).expect(2);
     run(&["ping", "10.77.0.1", "--device", "ib:fabric"]).expect(2);
+}
+
+/// Two subnets with a manager each: programs talk through the router, whose packets tshark finds nothing wrong with.
+#[test]
+fn programs_talk_through_a_router() {
+    let name = format!("routed-{}", std::process::id());
+    let topology = format!("{}/../../examples/two-subnets.toml", env!("CARGO_MANIFEST_DIR"));
+    let scratch = Scratch::new("routed");
+    let capture = scratch.file("links.pcapng");
+    let run_it = ["fabric", "run", &topology, "--name", &name, "--capture", &capture];
+    let mut server = Server::start_until(&run_it, "ready");
+    let text = run(&["fabric", "show", &name]).expect(0).text();
+    assert!(text.contains("\nrouters\n  r1/1") && text.contains("at a1/1 and b1/1"), "{text}");
+    let (mine, theirs) = (format!("ib:{name}/a2/1"), format!("ib:{name}/b2/1"));
+    let _listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
+    let args = ["ping", "10.78.0.2", "--device", &mine, "-C", "9", "-S", "9000", "--json"];
+    let result = run(&args).expect(0).json();
+    assert_eq!((&result["turns"], &result["verified"]), (&9.into(), &true.into()));
+    let refused = run(&["ping", "10.78.0.2", "--device", &format!("ib:{name}/r1/1")]).expect(1);
+    assert!(refused.stderr.contains("a router's port"), "{}", refused.stderr);
+    server.signal("TERM");
+    assert!(server.wait().success());
+    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband");
 }

@@ -126,6 +126,20 @@ pub(crate) async fn join<A, B>(a: impl Future<Output = A>, b: impl Future<Output
     .await
 }
 
+/// What `a` comes to, while `b` does its part for as long as that takes; what goes wrong there ends both.
+pub(crate) async fn beside<A>(
+    a: impl Future<Output = A>,
+    b: impl Future<Output = Verdict>,
+) -> Result<A, String> {
+    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
+    std::future::poll_fn(|cx| match (a.as_mut().poll(cx), b.as_mut().poll(cx)) {
+        (Poll::Ready(value), _) => Poll::Ready(Ok(value)),
+        (Poll::Pending, Poll::Ready(Err(why))) => Poll::Ready(Err(why)),
+        (Poll::Pending, _) => Poll::Pending,
+    })
+    .await
+}
+
 /// How a link is made.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {

@@ -1,5 +1,5 @@
 //! Runs seeds of the main workload: `soak [--from N] [--count N] [--jobs N] [--target N] [--seed N]
-//! [--wire rocev2|rocev1|ib] [--capture FILE]`.
+//! [--wire rocev2|rocev1|ib|iwarp|iwarp7306] [--capture FILE]`.
 //!
 //! The exit code is 0 when all passed; a failure prints its seed, and `soak --seed N` (or `EVERYWIRE_SEED=N soak`) replays it, with
 //! `--capture FILE` into a pcapng that Wireshark opens. With `--any` it stops at the first failure, which is what a search for mutants wants.
@@ -11,6 +11,9 @@ use std::time::Instant;
 
 use everywire_sim::workload::{DEFAULT_TARGET, Failure, Options, Report, run};
 use everywire_verbs::Wire;
+
+/// iWARP with atomics and immediate data.
+const IWARP_7306: &str = "iwarp7306";
 
 struct Arguments {
     from: u64,
@@ -50,7 +53,7 @@ fn arguments() -> Result<Arguments, String> {
             "--jobs" => parsed.jobs = number()?.max(1),
             "--target" => parsed.options.target = number()? as usize,
             "--seed" => (parsed.from, parsed.count) = (number()?, 1),
-            "--wire" => parsed.options.wire = wire(&value)?,
+            "--wire" => (parsed.options.wire, parsed.options.rfc7306) = wire(&value)?,
             "--capture" => parsed.options.capture = Some(value.into()),
             _ => return Err(format!("unknown argument {word}")),
         }
@@ -58,10 +61,14 @@ fn arguments() -> Result<Arguments, String> {
     Ok(parsed)
 }
 
-fn wire(name: &str) -> Result<Wire, String> {
-    let wires = [Wire::RoceV2, Wire::RoceV1, Wire::InfiniBand];
-    let found = wires.into_iter().find(|wire| wire.name() == name);
-    found.ok_or_else(|| format!("--wire {name}: one of {}", wires.map(Wire::name).join(", ")))
+/// The wire of a name, and whether it has the extensions of RFC 7306.
+fn wire(name: &str) -> Result<(Wire, bool), String> {
+    if name == IWARP_7306 {
+        return Ok((Wire::Iwarp, true));
+    }
+    let wires = [Wire::RoceV2, Wire::RoceV1, Wire::InfiniBand, Wire::Iwarp];
+    let found = wires.into_iter().find(|wire| wire.name() == name).map(|wire| (wire, false));
+    found.ok_or_else(|| format!("--wire {name}: one of {}, {IWARP_7306}", wires.map(Wire::name).join(", ")))
 }
 
 /// What all jobs share.

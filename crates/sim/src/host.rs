@@ -177,8 +177,17 @@ impl Host {
     fn stack(&mut self, now: Instant) -> Option<&mut Stack> {
         let device = self.device.as_ref()?;
         let (nic, seed) = (&self.nic, device.config().seed);
-        let make = || Box::new(Stack::new(now, nic.mac, &nic.ips, nic.mtu, seed));
+        let cuts = self.config.stream_cuts;
+        let make = || Box::new(Stack::new(now, nic.mac, &nic.ips, nic.mtu, seed, cuts));
         Some(self.stack.get_or_insert_with(make))
+    }
+
+    /// Resets every TCP connection.
+    pub fn reset_streams(&mut self) {
+        if let Some(stack) = &mut self.stack {
+            stack.reset_all();
+            self.kick.kick();
+        }
     }
 
     /// The same for an iWARP device: its streams, through TCP.
@@ -199,14 +208,14 @@ impl Host {
                         device.drive().resolved(now, token, route);
                     }
                     Command::StreamListen { listener, addr, .. } => stack.listen(listener, addr),
-                    Command::StreamUnlisten { listener } => stack.unlisten(listener),
+                    Command::StreamUnlisten { listener } => stack.unlisten(listener, now),
                     Command::StreamConnect { conn, src, dst, .. } => {
                         if let Err(error) = stack.connect(conn, src, dst) {
                             device.drive().stream_event(now, conn, ConnEvent::Failed(error));
                         }
                     }
                     Command::StreamClose { conn } => stack.close(conn),
-                    Command::StreamReset { conn } => stack.reset(conn),
+                    Command::StreamReset { conn } => stack.reset(conn, now),
                     // Groups are refused at the call.
                     _ => {}
                 }
@@ -253,6 +262,9 @@ impl Host {
             }
             while let Some(command) = drive.poll_command() {
                 quiet = false;
+                if let Command::ReportWrongKey { is_qkey, head } = &command {
+                    fabric.report(now, self.id, *is_qkey, head);
+                }
                 if let Command::ResolveNeighbour { token, ip } = command {
                     let gid = fabric.resolve(ip, names).ok_or(RouteError::NoRoute);
                     drive.neighbour(now, token, gid);

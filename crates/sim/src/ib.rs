@@ -1,4 +1,5 @@
-//! The InfiniBand side of a world: two switches, a port for every InfiniBand host, and a subnet manager with a port of its own.
+//! The InfiniBand side of a world: two switches, a port for every InfiniBand host, and a subnet manager with a port of its own;
+//! or two subnets, each a switch and a manager, with a router between them.
 //!
 //! Hosts sit on the switches in turn, so that packets of neighbours cross both. A port that has no room keeps its host's
 //! packets waiting, and nothing is ever lost for want of a buffer; killing a host leaves its port in the subnet, as when a
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use everywire_fabric::ib::subnet_manager::{HostedSm, Sm, SmConfig};
 use everywire_fabric::ib::{
-    Event, HcaConfig, IbPort as Values, LinkId, LinkParams, NodeId, PortId, Subnet, SubnetOptions,
-    SwitchConfig,
+    Event, HcaConfig, IbPort as Values, LinkId, LinkParams, NodeId, PortId, RouterConfig, Subnet,
+    SubnetOptions, SwitchConfig, Violation,
 };
 use everywire_verbs::{Gid, Guid, IbPort};
 use everywire_wire::smp::codes::port_state;
@@ -21,13 +22,17 @@ use crate::world::HostId;
 /// Ports of each switch.
 const SWITCH_PORTS: u8 = 36;
 /// Links between the two switches.
-const TRUNKS: u8 = 2;
+pub(crate) const TRUNKS: u8 = 2;
 /// Node GUID of the first host's adapter; the others' follow.
 const FIRST_GUID: u64 = 0x0002_c903_0000_1000;
 /// From one GUID to the next.
 const GUID_STEP: u64 = 0x10;
 /// The subnet manager looks round when it is told that something changed, and besides so seldom that a world can be idle.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
+/// GID prefixes of two subnets: site-local, since link-local GIDs do not cross routers (IBTA §4.1.1).
+const ROUTED_PREFIXES: [u64; 2] = [0xfec0_0000_0000_0001, 0xfec0_0000_0000_0002];
+/// Why building cannot fail.
+const MADE: &str = "an empty subnet has room for switches, managers and a router";
 
 /// A host's port.
 #[derive(Debug)]
@@ -35,6 +40,8 @@ struct Attached {
     host: HostId,
     port: PortId,
     link: LinkId,
+    /// The switch that it is at, and with two subnets the subnet.
+    side: usize,
     /// Packets that the port had no room for.
     waiting: VecDeque<Vec<u8>>,
 }
@@ -52,35 +59,67 @@ pub(crate) enum News {
 /// The subnet.
 pub(crate) struct IbFabric {
     pub subnet: Subnet,
-    manager: HostedSm,
+    managers: Vec<HostedSm>,
+    /// One subnet, or one for each switch.
+    prefixes: [u64; 2],
     switches: [NodeId; 2],
     used: [u8; 2],
+    trunks: Vec<LinkId>,
     attached: Vec<Attached>,
 }
 
 impl IbFabric {
-    /// A subnet without hosts, whose manager begins to work at `now`.
-    pub fn new(now: Instant, seed: u64) -> IbFabric {
+    /// A subnet without hosts, or two and a router, whose managers begin to work at `now`.
+    pub fn new(now: Instant, seed: u64, routed: bool) -> IbFabric {
         let options = SubnetOptions { audit: true, ..SubnetOptions::default() };
         let mut subnet = Subnet::new(now, seed, options);
-        let made = "an empty subnet has room for two switches and a manager";
         let mut switch = |n: u64| {
             let config = SwitchConfig::new(Guid(FIRST_GUID - (n + 1) * GUID_STEP), SWITCH_PORTS, "switch");
-            subnet.add_switch(config).expect(made)
+            subnet.add_switch(config).expect(MADE)
         };
         let switches = [switch(0), switch(1)];
-        for port in 1..=TRUNKS {
-            let [a, b] = switches.map(|node| PortId { node, port });
-            subnet.connect(a, b, LinkParams::DEFAULT).expect(made);
+        let mut fabric = IbFabric {
+            subnet,
+            managers: Vec::new(),
+            prefixes: if routed { ROUTED_PREFIXES } else { [Gid::DEFAULT_PREFIX; 2] },
+            switches,
+            used: [TRUNKS + 1, TRUNKS],
+            trunks: Vec::new(),
+            attached: Vec::new(),
+        };
+        if routed {
+            let guid = Guid(FIRST_GUID - 6 * GUID_STEP);
+            let router = fabric.subnet.add_router(RouterConfig::new(guid, 2, "router")).expect(MADE);
+            for (number, switch) in (1..).zip(switches) {
+                let ends = [PortId { node: router, port: number }, PortId { node: switch, port: 1 }];
+                fabric.subnet.connect(ends[0], ends[1], LinkParams::DEFAULT).expect(MADE);
+            }
+            fabric.used[1] += 1;
+            fabric.seat_manager(now, seed ^ 1, 1);
+        } else {
+            for port in 1..=TRUNKS {
+                let [a, b] = switches.map(|node| PortId { node, port });
+                let trunk = fabric.subnet.connect(a, b, LinkParams::DEFAULT).expect(MADE);
+                fabric.trunks.push(trunk);
+            }
         }
-        let guid = Guid(FIRST_GUID - 3 * GUID_STEP);
-        let node = subnet.add_hca(HcaConfig::new(guid, "manager")).expect(made);
+        fabric.seat_manager(now, seed, 0);
+        fabric
+    }
+
+    /// A manager at a port of its own, at the third port of a switch.
+    fn seat_manager(&mut self, now: Instant, seed: u64, side: usize) {
+        let guid = Guid(FIRST_GUID - (3 + side as u64) * GUID_STEP);
+        let node = self.subnet.add_hca(HcaConfig::new(guid, "manager")).expect(MADE);
         let port = PortId { node, port: 1 };
-        let at = PortId { node: switches[0], port: TRUNKS + 1 };
-        subnet.connect(port, at, LinkParams::DEFAULT).expect(made);
-        let config = SmConfig { sweep_interval: SWEEP_INTERVAL, ..SmConfig::new(Guid(guid.0 + 1)) };
-        let manager = HostedSm::start(now, Sm::new(config, seed), port, &mut subnet);
-        IbFabric { subnet, manager, switches, used: [TRUNKS + 1, TRUNKS], attached: Vec::new() }
+        let at = PortId { node: self.switches[side], port: TRUNKS + 1 };
+        self.subnet.connect(port, at, LinkParams::DEFAULT).expect(MADE);
+        let config = SmConfig {
+            sweep_interval: SWEEP_INTERVAL,
+            gid_prefix: self.prefixes[side],
+            ..SmConfig::new(Guid(guid.0 + 1))
+        };
+        self.managers.push(HostedSm::start(now, Sm::new(config, seed), port, &mut self.subnet));
     }
 
     /// GUID of the port that a host gets.
@@ -102,7 +141,7 @@ impl IbFabric {
         let port = PortId { node, port: 1 };
         let at = PortId { node: self.switches[side], port: self.used[side] };
         let link = self.subnet.connect(port, at, LinkParams::DEFAULT).expect(made);
-        self.attached.push(Attached { host, port, link, waiting: VecDeque::new() });
+        self.attached.push(Attached { host, port, link, side, waiting: VecDeque::new() });
     }
 
     fn of_host(&mut self, host: HostId) -> Option<&mut Attached> {
@@ -121,14 +160,35 @@ impl IbFabric {
 
     /// The GID of the host that has an IP address.
     pub fn gid_of(&self, host: HostId) -> Gid {
-        Gid::link_local(IbFabric::port_guid(host))
+        let side = self.attached.iter().find(|attached| attached.host == host).map_or(0, |of| of.side);
+        let gid = u128::from(self.prefixes[side]) << 64 | u128::from(IbFabric::port_guid(host).0);
+        Gid(gid.to_be_bytes())
     }
 
     /// Pulls a host's cable, or plugs it in again.
     pub fn set_cut(&mut self, now: Instant, host: HostId, cut: bool) {
         let Some(link) = self.of_host(host).map(|attached| attached.link) else { return };
+        self.set_link_cut(now, link, cut);
+    }
+
+    /// The same of a cable between the switches.
+    pub fn set_trunk_cut(&mut self, now: Instant, trunk: u8, cut: bool) {
+        if let Some(&link) = self.trunks.get(usize::from(trunk)) {
+            self.set_link_cut(now, link, cut);
+        }
+    }
+
+    fn set_link_cut(&mut self, now: Instant, link: LinkId, cut: bool) {
         let changed = if cut { self.subnet.link_down(now, link) } else { self.subnet.link_up(now, link) };
-        debug_assert!(changed.is_ok(), "the link was made with the port");
+        debug_assert!(changed.is_ok(), "the link was made with the subnet or a port");
+    }
+
+    /// A host's device has dropped a packet for its key.
+    pub fn report(&mut self, now: Instant, host: HostId, is_qkey: bool, head: &[u8]) {
+        let port = self.of_host(host).map(|attached| attached.port);
+        if let (Some(port), Ok(violation)) = (port, Violation::of_dropped(is_qkey, head)) {
+            self.subnet.report_violation(now, port, &violation);
+        }
     }
 
     /// A host died: what it had not sent yet is gone.
@@ -166,10 +226,10 @@ impl IbFabric {
 
     /// The next thing that a host hears.
     pub fn poll(&mut self, now: Instant) -> Option<News> {
-        self.manager.drive(now, &mut self.subnet);
+        self.managers.iter_mut().for_each(|manager| manager.drive(now, &mut self.subnet));
         while let Some(event) = self.subnet.poll(now) {
-            let taken = self.manager.handle_event(now, &event);
-            self.manager.drive(now, &mut self.subnet);
+            let taken = self.managers.iter_mut().any(|manager| manager.handle_event(now, &event));
+            self.managers.iter_mut().for_each(|manager| manager.drive(now, &mut self.subnet));
             if taken {
                 continue;
             }
@@ -198,7 +258,8 @@ impl IbFabric {
 
     /// When to call [`IbFabric::poll`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.subnet.poll_timeout().into_iter().chain(self.manager.poll_timeout()).min()
+        let managers = self.managers.iter().filter_map(HostedSm::poll_timeout);
+        self.subnet.poll_timeout().into_iter().chain(managers).min()
     }
 
     /// The host that an address belongs to, by what hosts say of themselves.

@@ -5,90 +5,34 @@
 //! sent again. Time is the world's, to the microsecond; sequence numbers and ports come from the host's seed. A host does not
 //! reach itself.
 
+mod ack;
+mod conn;
+mod frames;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use everywire_verbs::{ConnEvent, ConnId, Device, StreamBurst, StreamError, StreamListenerId};
 use everywire_wire::eth::MacAddr;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{self, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant as TcpInstant};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, IpEndpoint};
+
+use conn::{Conn, Dying, Ends, USER_TIMEOUT};
+use frames::Frames;
 
 /// Bytes of a connection's buffers, each way.
 const BUFFER: usize = 128 * 1024;
 /// Sockets of one listener that wait for a connection: as many may arrive at one instant. Untouched buffers cost nothing.
 const BACKLOG: usize = 32;
-/// How long TCP sends again before it gives a peer up.
-const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Where source ports are taken from.
 const EPHEMERAL: std::ops::Range<u16> = 49_152..65_535;
-/// Bytes of Ethernet's header.
-const ETHERNET: usize = 14;
-
-/// Frames on their way through the stack.
-#[derive(Debug)]
-struct Frames {
-    mtu: usize,
-    inbound: VecDeque<Vec<u8>>,
-    outbound: Vec<Vec<u8>>,
-}
-
-struct Inbound(Vec<u8>);
-
-struct Outbound<'a>(&'a mut Vec<Vec<u8>>);
-
-impl phy::RxToken for Inbound {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-impl phy::TxToken for Outbound<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut frame = vec![0; len];
-        let result = f(&mut frame);
-        self.0.push(frame);
-        result
-    }
-}
-
-impl phy::Device for Frames {
-    type RxToken<'a> = Inbound;
-    type TxToken<'a> = Outbound<'a>;
-
-    fn receive(&mut self, _: TcpInstant) -> Option<(Inbound, Outbound<'_>)> {
-        let frame = self.inbound.pop_front()?;
-        Some((Inbound(frame), Outbound(&mut self.outbound)))
-    }
-
-    fn transmit(&mut self, _: TcpInstant) -> Option<Outbound<'_>> {
-        Some(Outbound(&mut self.outbound))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + ETHERNET;
-        capabilities
-    }
-}
-
-/// A connection of the device.
-struct Conn {
-    socket: SocketHandle,
-    /// The handshake is over.
-    open: bool,
-    /// The device has heard of the peer's end.
-    eof: bool,
-    /// The device wants its end said once everything is sent.
-    closing: bool,
-    /// Bytes that the socket has no room for yet.
-    waiting: VecDeque<u8>,
-}
-
+/// The longest piece of a stream that is cut: one of these, at random.
+const MOST_AT_ONCE: [usize; 4] = [4, 64, 1024, BUFFER];
 /// The TCP of one life of a host.
 pub(crate) struct Stack {
     base: Instant,
@@ -98,15 +42,24 @@ pub(crate) struct Stack {
     conns: BTreeMap<ConnId, Conn>,
     listeners: BTreeMap<StreamListenerId, (SocketAddr, Vec<SocketHandle>)>,
     /// Sockets whose connection the device has forgotten, until their last segment is out.
-    dying: Vec<SocketHandle>,
+    dying: Vec<Dying>,
     next_port: u16,
     burst: StreamBurst,
     bytes: Vec<u8>,
+    /// Where streams are cut on their way to the device, if they are.
+    cuts: Option<ChaCha8Rng>,
 }
 
 impl Stack {
-    pub(crate) fn new(base: Instant, mac: MacAddr, ips: &[IpAddr], mtu: usize, seed: u64) -> Stack {
-        let mut frames = Frames { mtu, inbound: VecDeque::new(), outbound: Vec::new() };
+    pub(crate) fn new(
+        base: Instant,
+        mac: MacAddr,
+        ips: &[IpAddr],
+        mtu: usize,
+        seed: u64,
+        cuts: bool,
+    ) -> Stack {
+        let mut frames = Frames::new(mtu);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
         config.random_seed = seed;
         let mut iface = Interface::new(config, &mut frames, TcpInstant::ZERO);
@@ -128,6 +81,7 @@ impl Stack {
             next_port: EPHEMERAL.start + (seed % span) as u16,
             burst: StreamBurst::new(),
             bytes: Vec::new(),
+            cuts: cuts.then(|| ChaCha8Rng::seed_from_u64(seed)),
         }
     }
 
@@ -143,10 +97,12 @@ impl Stack {
     /// When something is due though nothing arrives.
     pub(crate) fn poll_timeout(&mut self, now: Instant) -> Option<Instant> {
         let at = self.time(now);
-        let due = self.iface.poll_at(at, &self.sockets)?;
+        let due = self.iface.poll_at(at, &self.sockets);
         // Never at this very moment: what could be done now has been.
-        let due = due.max(at + Duration::from_micros(1));
-        Some(self.base + std::time::Duration::from_micros(due.total_micros() as u64))
+        let due = due.map(|due| due.max(at + Duration::from_micros(1)).total_micros() as u64);
+        let due = due.map(|due| self.base + std::time::Duration::from_micros(due));
+        let owed = self.conns.values().filter_map(|conn| conn.owed.map(|(_, until)| until));
+        due.into_iter().chain(owed).chain(self.dying.iter().map(|dying| dying.until)).min()
     }
 
     /// Takes what the device has to send, and lets the sockets work, once; the frames that came of it go to `out`. True if
@@ -159,16 +115,33 @@ impl Stack {
         self.iface.poll(at, &mut self.frames, &mut self.sockets);
         busy |= self.accept(device, now);
         busy |= self.look(device, now);
-        self.dying.retain(|&handle| {
-            let socket = self.sockets.get::<Socket<'_>>(handle);
-            let over = matches!(socket.state(), State::Closed | State::TimeWait);
+        busy |= self.remove_dead(now);
+        out.append(&mut self.frames.outbound);
+        busy
+    }
+
+    /// Removes sockets whose last segment is out; true if there are some that have one to send yet.
+    fn remove_dead(&mut self, now: Instant) -> bool {
+        let mut aborted = false;
+        self.dying.retain_mut(|dying| {
+            let socket = self.sockets.get_mut::<Socket<'_>>(dying.socket);
+            let late = dying.until <= now;
+            let over = match socket.state() {
+                State::TimeWait => true,
+                State::Closed => late || socket.remote_endpoint().is_none(),
+                _ => false,
+            };
             if over {
-                self.sockets.remove(handle);
+                self.sockets.remove(dying.socket);
+                dying.ends.iter().for_each(|ends| self.frames.forget(*ends));
+            } else if late {
+                socket.abort();
+                dying.until = now + USER_TIMEOUT;
+                aborted = true;
             }
             !over
         });
-        out.append(&mut self.frames.outbound);
-        busy
+        aborted
     }
 
     fn take_bytes(&mut self, device: &Device, now: Instant) -> bool {
@@ -192,6 +165,7 @@ impl Stack {
             while !conn.waiting.is_empty() && socket.can_send() {
                 let Ok(sent) = socket.send_slice(conn.waiting.as_slices().0) else { break };
                 conn.waiting.drain(..sent);
+                conn.written += sent;
                 device.drive().stream_event(now, id, ConnEvent::Written(sent));
                 busy = true;
             }
@@ -224,14 +198,15 @@ impl Stack {
                 }
                 self.add_listening(id, addr);
                 let (Some(local), Some(peer)) = ends else {
-                    self.dying.push(handle); // reset before it was taken
+                    self.bury(handle, None, now); // reset before it was taken
                     continue;
                 };
                 let mss = self.mss(peer.addr.into());
-                let taken = device.drive().accepted(now, id, socket_addr(local), socket_addr(peer), mss);
+                let ends = (socket_addr(local), socket_addr(peer));
+                let taken = device.drive().accepted(now, id, ends.0, ends.1, mss);
                 match taken {
-                    Some(conn) => self.add_conn(conn, handle, true),
-                    None => self.bury(handle),
+                    Some(conn) => self.add_conn(conn, handle, Some(ends)),
+                    None => self.bury(handle, Some(ends), now),
                 }
             }
         }
@@ -248,7 +223,10 @@ impl Stack {
             if !conn.open && socket.may_send() {
                 (conn.open, busy) = (true, true);
                 if let (Some(local), Some(peer)) = (socket.local_endpoint(), socket.remote_endpoint()) {
-                    let (local, mss) = (socket_addr(local), mss_of(self.frames.mtu, peer.addr.into()));
+                    let (local, peer) = (socket_addr(local), socket_addr(peer));
+                    let mss = mss_of(self.frames.mtu, peer.ip());
+                    socket.set_timeout(None);
+                    conn.ends = Some((local, peer));
                     device.drive().stream_event(now, id, ConnEvent::Connected { local, mss });
                 }
             }
@@ -263,8 +241,11 @@ impl Stack {
                     break;
                 }
                 busy = true;
-                device.drive().handle_stream(now, id, &self.bytes);
+                for piece in pieces(&self.bytes, &mut self.cuts) {
+                    device.drive().handle_stream(now, id, piece);
+                }
             }
+            conn.check_peer(now, socket);
             let state = socket.state();
             let half = matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
             let ended = half || (state == State::Closed && conn.closing && conn.waiting.is_empty());
@@ -279,10 +260,8 @@ impl Stack {
             };
             let over = state == State::Closed
                 || (conn.eof && conn.closing && conn.waiting.is_empty() && !socket.may_send());
-            let handle = conn.socket;
-            if over {
-                self.conns.remove(&id);
-                self.dying.push(handle);
+            if over && let Some(Conn { socket, ends, .. }) = self.conns.remove(&id) {
+                self.dying.push(Dying { socket, ends, until: now + USER_TIMEOUT });
             }
             if let Some(event) = event {
                 busy = true;
@@ -292,8 +271,12 @@ impl Stack {
         busy
     }
 
-    fn add_conn(&mut self, id: ConnId, socket: SocketHandle, open: bool) {
-        let conn = Conn { socket, open, eof: false, closing: false, waiting: VecDeque::new() };
+    /// A connection with its ends is open.
+    fn add_conn(&mut self, id: ConnId, socket: SocketHandle, ends: Option<Ends>) {
+        if ends.is_some() {
+            self.sockets.get_mut::<Socket<'_>>(socket).set_timeout(None);
+        }
+        let conn = Conn::new(socket, ends);
         self.conns.insert(id, conn);
     }
 
@@ -302,7 +285,7 @@ impl Stack {
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        socket.set_timeout(Some(USER_TIMEOUT));
+        socket.set_timeout(Some(USER_TIMEOUT.into()));
         self.sockets.add(socket)
     }
 
@@ -330,9 +313,9 @@ impl Stack {
     }
 
     /// Stops listening.
-    pub(crate) fn unlisten(&mut self, id: StreamListenerId) {
+    pub(crate) fn unlisten(&mut self, id: StreamListenerId, now: Instant) {
         for handle in self.listeners.remove(&id).map(|(_, handles)| handles).unwrap_or_default() {
-            self.bury(handle);
+            self.bury(handle, None, now);
         }
     }
 
@@ -348,7 +331,7 @@ impl Stack {
         let local = IpEndpoint::from(SocketAddr::new(src.ip(), port));
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
         let begun = socket.connect(self.iface.context(), IpEndpoint::from(dst), local);
-        self.add_conn(id, handle, false);
+        self.add_conn(id, handle, None);
         if begun.is_err() {
             self.conns.remove(&id);
             self.sockets.remove(handle);
@@ -371,17 +354,38 @@ impl Stack {
     }
 
     /// Ends a connection at once.
-    pub(crate) fn reset(&mut self, id: ConnId) {
+    pub(crate) fn reset(&mut self, id: ConnId, now: Instant) {
         if let Some(conn) = self.conns.remove(&id) {
-            self.bury(conn.socket);
+            self.bury(conn.socket, conn.ends, now);
+        }
+    }
+
+    /// Resets every connection; the device hears of it as when the peer did.
+    pub(crate) fn reset_all(&mut self) {
+        for conn in self.conns.values() {
+            self.sockets.get_mut::<Socket<'_>>(conn.socket).abort();
         }
     }
 
     /// Resets a socket, which goes once its last segment is out.
-    fn bury(&mut self, handle: SocketHandle) {
-        self.sockets.get_mut::<Socket<'_>>(handle).abort();
-        self.dying.push(handle);
+    fn bury(&mut self, socket: SocketHandle, ends: Option<Ends>, now: Instant) {
+        self.sockets.get_mut::<Socket<'_>>(socket).abort();
+        self.dying.push(Dying { socket, ends, until: now + USER_TIMEOUT });
     }
+}
+
+/// The bytes as they are, or cut at random, often close together.
+fn pieces<'a>(bytes: &'a [u8], cuts: &mut Option<ChaCha8Rng>) -> Vec<&'a [u8]> {
+    let Some(rng) = cuts else { return vec![bytes] };
+    let (mut left, mut pieces) = (bytes, Vec::new());
+    while !left.is_empty() {
+        let bits = rng.next_u32();
+        let most = MOST_AT_ONCE[bits as usize % MOST_AT_ONCE.len()];
+        let (piece, rest) = left.split_at(left.len().min(1 + (bits >> 8) as usize % most));
+        pieces.push(piece);
+        left = rest;
+    }
+    pieces
 }
 
 /// The largest segment toward a peer.

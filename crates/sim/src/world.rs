@@ -6,6 +6,7 @@
 //! one run, to the last bit of every frame: [`World::digest`] is the proof.
 
 mod config;
+mod faults;
 mod infiniband;
 
 use std::cell::RefCell;
@@ -16,8 +17,7 @@ use std::time::{Duration, Instant};
 
 use everywire_fabric::clock::SimTime;
 use everywire_fabric::ethernet::switch::SwitchConfig;
-use everywire_fabric::faults::Faults;
-use everywire_fabric::network::{Change, Direction, LinkId, Network, Node, SwitchId};
+use everywire_fabric::network::{LinkId, Network, Node, SwitchId};
 use everywire_fabric::pcapng;
 use everywire_verbs::Device;
 use everywire_verbs::rt::Rt;
@@ -116,7 +116,7 @@ impl World {
         }
         if host.is_infiniband() {
             let (now, seed) = (self.executor.now(), inner.seed);
-            let fabric = inner.ib.get_or_insert_with(|| Box::new(IbFabric::new(now, seed)));
+            let fabric = inner.ib.get_or_insert_with(|| Box::new(IbFabric::new(now, seed, false)));
             fabric.attach(id, &host.config.name);
         }
         inner.hosts.push(host);
@@ -174,38 +174,6 @@ impl World {
         if let Some(values) = inner.ib.as_mut().and_then(|ib| ib.values(id)) {
             host.hear(self.executor.now(), News::Port(id, values));
         }
-    }
-
-    /// Cuts a host off from the network, or joins it again.
-    pub fn partition(&self, host: HostId, cut: bool) {
-        let inner = &mut *self.inner.borrow_mut();
-        let link = inner.hosts[host.0].link;
-        if let Some(ib) = &mut inner.ib {
-            ib.set_cut(self.executor.now(), host, cut);
-        }
-        for direction in Direction::BOTH {
-            if let Some(link) = inner.network.link_mut(link, direction) {
-                link.set_partition(cut);
-            }
-        }
-    }
-
-    /// Changes the faults of a host's link, both directions.
-    pub fn set_faults(&self, host: HostId, faults: Faults) {
-        let inner = &mut *self.inner.borrow_mut();
-        let link = inner.hosts[host.0].link;
-        for direction in Direction::BOTH {
-            if let Some(link) = inner.network.link_mut(link, direction) {
-                link.set_faults(faults);
-            }
-        }
-    }
-
-    /// Makes a change to one direction of a host's link (`Forth` leads from the host) happen later.
-    pub fn schedule(&self, at: Instant, host: HostId, direction: Direction, change: Change) {
-        let inner = &mut *self.inner.borrow_mut();
-        let link = inner.hosts[host.0].link;
-        inner.network.schedule(at, link, direction, change);
     }
 
     /// The link of a host.

@@ -1,24 +1,18 @@
 //! Whole devices on a simulated InfiniBand subnet with our own subnet manager: connections by IP address, datagrams by LID,
 //! and what becomes of them when a cable is pulled.
 
+mod infiniband_lab;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use everywire_fabric::ib::LinkId;
+use everywire_fabric::ib::{LinkId, NodeId, PortId};
 use everywire_sim::{HostConfig, HostId, World};
 use everywire_verbs::{
-    Access, AhAttr, AsyncEvent, CmErrorKind, ConnParam, ConnectOptions, Connection, Cq, Lid, ListenOptions,
-    MemoryRegion, NodeType, Path, PathLink, Pd, PortState, Psn, QKey, Qp, QpAttr, QpInit, QpState, QpType,
-    RecvWr, Remote, RouteError, SendOp, SendWr, WcStatus, Wire,
+    AhAttr, AsyncEvent, CmErrorKind, ConnectOptions, Connection, Lid, NodeType, Path, PathLink, PortState,
+    QKey, QpType, RecvWr, Remote, RouteError, SendOp, SendWr, WcStatus, Wire,
 };
-
-const LIMIT: Duration = Duration::from_secs(60);
-const LEN: usize = 20_000;
-const QKEY: QKey = QKey(0x1234);
-
-fn ip(n: u8) -> IpAddr {
-    IpAddr::from([10, 0, 0, n])
-}
+use infiniband_lab::{LEN, LIMIT, QKEY, Side, connect_by, datagram_side, finish, ip, side};
 
 /// Hosts 10.0.0.1 and on, their ports active.
 fn world(hosts: u8) -> (World, Vec<HostId>) {
@@ -28,50 +22,12 @@ fn world(hosts: u8) -> (World, Vec<HostId>) {
     (world, hosts)
 }
 
-struct Side {
-    pd: Pd,
-    cq: Cq,
-    qp: Qp,
-    mr: MemoryRegion,
-}
-
-fn side(world: &World, host: HostId, ty: QpType) -> Side {
-    let pd = world.device(host).alloc_pd().unwrap();
-    let cq = world.device(host).create_cq(64).unwrap();
-    let qp = pd.create_qp(&QpInit::new(ty, &cq)).unwrap();
-    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let mr = pd.register(LEN, all).unwrap();
-    Side { pd, cq, qp, mr }
-}
-
 /// Connects the first host to the second.
 fn connect(world: &World, hosts: &[HostId], ty: QpType) -> ([Side; 2], [Connection; 2]) {
-    let [a, b] = [side(world, hosts[0], ty), side(world, hosts[1], ty)];
-    let listener =
-        world.device(hosts[1]).listen(SocketAddr::new(ip(2), 4420), ListenOptions::default()).unwrap();
-    let (qp, device) = (b.qp.clone(), world.device(hosts[0]));
-    let accepting = async move {
-        let request = listener.next_request().await.unwrap();
-        assert_eq!((request.peer().ip(), request.local()), (ip(1), SocketAddr::new(ip(2), 4420)));
-        request.accept(&qp, ConnParam::default()).await.unwrap()
-    };
-    let connecting = device.connect(ConnectOptions::new(SocketAddr::new(ip(2), 4420), &a.qp));
-    let rt = world.rt_outside();
-    let accepted = std::rc::Rc::new(std::cell::RefCell::new(None));
-    let into = accepted.clone();
-    rt.spawn(async move { *into.borrow_mut() = Some(accepting.await) });
-    let active = world.block_on(LIMIT, connecting).unwrap().unwrap();
-    world.run_until(LIMIT, || accepted.borrow().is_some());
-    let passive = accepted.borrow_mut().take().unwrap();
-    ([a, b], [active, passive])
-}
-
-/// Posts one and waits for it.
-fn finish(world: &World, side: &Side, wr: SendWr) {
-    side.qp.post_send(wr).unwrap();
-    let mut done = Vec::new();
-    assert!(world.run_until(LIMIT, || side.cq.poll(&mut done, 1).unwrap() > 0));
-    assert_eq!(done[0].status, WcStatus::Success);
+    let second = SocketAddr::new(ip(2), 4420);
+    connect_by(world, hosts, ty, [second; 2], move |request| {
+        assert_eq!((request.peer().ip(), request.local()), (ip(1), second));
+    })
 }
 
 fn write_and_read_back(world: &World, [a, b]: &[Side; 2], seed: u8) {
@@ -121,13 +77,7 @@ fn a_device_says_what_it_is() {
 #[test]
 fn datagrams_tell_where_they_came_from() {
     let (world, hosts) = world(2);
-    let [a, b] = [0, 1].map(|n| side(&world, hosts[n], QpType::Ud));
-    for side in [&a, &b] {
-        let init =
-            QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..QpAttr::to(QpState::Init) };
-        let rts = QpAttr { sq_psn: Some(Psn::new(1)), ..QpAttr::to(QpState::Rts) };
-        [init, QpAttr::to(QpState::Rtr), rts].iter().for_each(|attr| side.qp.modify(attr).unwrap());
-    }
+    let [a, b] = [0, 1].map(|n| datagram_side(&world, hosts[n]));
     let pd = a.pd.clone();
     let ah = world.block_on(LIMIT, async move { pd.create_ah(AhAttr::new(ip(2))).await }).unwrap().unwrap();
     let plain = *ah.path();
@@ -186,4 +136,28 @@ fn a_pulled_cable_is_routed_round() {
         world.with_subnet(|subnet| subnet.link_up(now, LinkId(trunk)).unwrap());
         world.run_for(Duration::from_secs(5));
     }
+}
+
+/// IBTA §10.2.5, §14.2.5.6: what a queue pair drops for its Q_Key is counted in the port's PortInfo.
+#[test]
+fn a_wrong_q_key_is_counted_at_the_port() {
+    let (world, hosts) = world(2);
+    let [a, b] = [0, 1].map(|n| datagram_side(&world, hosts[n]));
+    let pd = a.pd.clone();
+    let ah = world.block_on(LIMIT, async move { pd.create_ah(AhAttr::new(ip(2))).await }).unwrap().unwrap();
+    for _ in 0..3 {
+        let wr = SendWr::new(8, SendOp::Send).with_inline(*b"hello");
+        finish(&world, &a, SendWr { ud: Some(ah.dest(b.qp.qpn(), QKey(0x4321))), ..wr });
+    }
+    world.run_for(Duration::from_millis(10));
+    let lid = world.device(hosts[1]).port().lid;
+    let counted = world.with_subnet(|subnet| {
+        let nodes = (0..8).map(|node| PortId { node: NodeId(node), port: 1 });
+        let mut ports =
+            nodes.filter(|port| subnet.port_values(*port).is_some_and(|values| values.lid == lid));
+        let port = ports.next().unwrap();
+        let info = subnet.inspect(port, everywire_wire::smp::attribute::PORT_INFO, 1).unwrap();
+        everywire_wire::smp::PortInfo::parse(&info).unwrap().q_key_violations
+    });
+    assert_eq!(counted, Some(3));
 }

@@ -32,6 +32,13 @@ pub enum Command {
         /// The address.
         ip: IpAddr,
     },
+    /// Tell the InfiniBand port's agent of a packet that a queue pair has dropped for its key (IBTA §10.2.5, §10.9.3).
+    ReportWrongKey {
+        /// The Q_Key, or else the P_Key.
+        is_qkey: bool,
+        /// The packet's headers, LRH first.
+        head: Vec<u8>,
+    },
     /// Receive what is sent to a multicast group.
     JoinGroup {
         /// The group's address; of RoCE v1 and InfiniBand the MGID.

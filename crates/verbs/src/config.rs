@@ -183,7 +183,8 @@ pub struct IwarpOptions {
     /// Ask for peer-to-peer connections, with this message as RTR; needs MPA revision 2.
     pub peer_to_peer: Option<Rtr>,
     /// How long a connection that this side has asked for waits after the peer's yes before it is up. Linux's siw does not
-    /// notice what comes while it is still busy accepting, and then waits for ever; nobody else needs it.
+    /// notice what comes while it is still busy accepting. Empty WRITEs wake it later, so that this is of use only where the
+    /// first messages could fill its window by then; nobody else needs it.
     pub pause: Duration,
     /// Atomics and immediate data by RFC 7306, which Linux's siw does not know. A peer's masked atomics are done, too; an
     /// atomic whose offset is no multiple of eight is refused. This side asks for atomics of whole words only.

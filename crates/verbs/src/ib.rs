@@ -31,9 +31,6 @@ use crate::state::State;
 /// The first multicast LID (IBTA §4.1.3).
 pub(crate) const FIRST_MULTICAST_LID: u16 = 0xc000;
 
-/// High half of GIDs in a subnet that has no prefix of its own.
-const DEFAULT_GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
-
 /// What an InfiniBand port has been told by the subnet manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbPort {
@@ -65,7 +62,7 @@ impl Default for IbPort {
             lmc: 0,
             sm_lid: Lid(0),
             sm_sl: 0,
-            gid_prefix: DEFAULT_GID_PREFIX,
+            gid_prefix: Gid::DEFAULT_PREFIX,
             pkeys: vec![PKey::DEFAULT],
             mtu: Mtu::M4096,
             client_reregister: false,
@@ -157,7 +154,7 @@ impl DeviceConfig {
 impl State {
     /// The GID that the port has in its subnet.
     pub(crate) fn ib_gid(&self) -> Gid {
-        let prefix = self.ib.as_ref().map_or(DEFAULT_GID_PREFIX, |ib| ib.port.gid_prefix);
+        let prefix = self.ib.as_ref().map_or(Gid::DEFAULT_PREFIX, |ib| ib.port.gid_prefix);
         let bytes = u128::from(prefix) << 64 | u128::from(self.config.port_guid().0);
         Gid(bytes.to_be_bytes())
     }
@@ -173,9 +170,9 @@ impl State {
     }
 
     /// Whether an address is the GID of a port of this subnet.
-    fn is_subnet_gid(&self, ip: IpAddr) -> bool {
+    pub(crate) fn is_subnet_gid(&self, ip: IpAddr) -> bool {
         let prefix = Gid::from(ip).subnet_prefix();
-        ip.is_ipv6() && (prefix == DEFAULT_GID_PREFIX || prefix == self.ib_gid().subnet_prefix())
+        ip.is_ipv6() && (prefix == Gid::DEFAULT_PREFIX || prefix == self.ib_gid().subnet_prefix())
     }
 
     /// The address that connections to `dst` are made from: the name of its family, or the GID.
@@ -234,7 +231,10 @@ impl State {
         if icrc_ib(covered).is_none_or(|right| right.to_le_bytes() != icrc) {
             return Err(DeviceCounter::IcrcErrors);
         }
-        self.dispatch(now, packet, &self.ib_meta(&lrh, grh.as_ref(), packet.len()), 0)
+        let (before, meta) = (self.wrong_keys(), self.ib_meta(&lrh, grh.as_ref(), packet.len()));
+        let done = self.dispatch(now, packet, &meta, 0);
+        self.tell_wrong_keys(before, bytes);
+        done
     }
 
     /// IBTA §9.6.1.2: one of our LIDs and one of our GIDs; or a group's LID, and then a GRH with the group.
@@ -353,9 +353,12 @@ impl State {
 
     /// The driver's answer to [`Command::ResolveNeighbour`].
     pub(crate) fn ib_neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Gid, RouteError>) {
-        match answer {
-            Ok(gid) => self.ib_ask_path(token, gid),
-            Err(error) => self.way_found(now, token, Err(error)),
+        let dst = self.routes.open.get(&token.0).map(|asked| asked.dst).filter(IpAddr::is_ipv6);
+        match (answer, dst) {
+            (Ok(gid), _) => self.ib_ask_path(token, gid),
+            // Nobody's name: then it is a GID, of another subnet.
+            (Err(RouteError::NoRoute), Some(gid)) => self.ib_ask_path(token, Gid::from(gid)),
+            (Err(error), _) => self.way_found(now, token, Err(error)),
         }
     }
 

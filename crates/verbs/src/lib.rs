@@ -19,6 +19,7 @@ mod error;
 mod events;
 mod half_open;
 mod ib;
+mod ib_checks;
 mod ib_group;
 mod keys;
 #[allow(unsafe_code)]

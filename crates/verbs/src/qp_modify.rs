@@ -12,6 +12,10 @@ impl State {
     /// Changes a queue pair's attributes.
     pub(crate) fn modify(&mut self, qpn: Qpn, attr: &QpAttr) -> Option<Result<(), ib::ModifyError>> {
         let slot = self.qps.slot(qpn)?;
+        if attr.path.as_ref().is_some_and(|path| self.lacks_grh(path)) {
+            let what = "a path into another subnet without a GRH: LIDs mean nothing beyond a router";
+            return Some(Err(ib::ModifyError::Unsupported { what }));
+        }
         if let Some(index) = attr.pkey_index
             && self.ib.is_some()
         {

@@ -65,7 +65,7 @@ pub(crate) struct State {
     /// Slots of queue pairs that may have something to send, each once, in turn.
     ready: VecDeque<u32>,
     timers: Timers,
-    commands: VecDeque<Command>,
+    pub(crate) commands: VecDeque<Command>,
     last_words: VecDeque<LastWords>,
     /// Where last words are put together.
     spare: Option<Box<ib::Burst>>,

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use everywire_verbs::{
     Access, CmError, CmErrorKind, Command, ConnEvent, ConnId, ConnParam, ConnectOptions, Connection, Cq,
     Device, DeviceConfig, DisconnectReason, IwarpOptions, ListenOptions, Listener, MAX_HALF_OPEN_PER_PEER,
-    MemoryRegion, Pd, Qp, QpInit, QpType, RecvWr, Route, STREAM_CLOSE_TIMEOUT, StreamBurst, StreamError,
-    StreamFault, StreamListenerId,
+    MemoryRegion, Pd, Qp, QpAttr, QpInit, QpState, QpType, RecvWr, Route, STREAM_CLOSE_TIMEOUT, StreamBurst,
+    StreamError, StreamFault, StreamListenerId,
 };
 use everywire_wire::mpa;
 
@@ -285,6 +285,36 @@ fn insufficient_ird_is_said_to_the_responder() {
     bench.device.drive().handle_timeout(bench.now);
     bench.drain();
     assert_eq!(bench.reset, [conn]);
+}
+
+/// RFC 6581 §8, code 5: the reply is fine, but the queue pair that was to have the stream can't take it any more.
+#[test]
+fn a_local_failure_is_said_to_the_responder() {
+    let mut bench = Bench::new(IwarpOptions::default());
+    let qp = bench.qp();
+    let (mut attempt, conn) = bench.asking(&qp);
+    bench.sent.clear();
+    qp.modify(&QpAttr::to(QpState::Err)).unwrap();
+    bench.bytes(conn, &reply());
+    let error = poll(&mut attempt).unwrap().unwrap_err();
+    assert!(matches!(error.kind(), CmErrorKind::Qp(_)), "{error}");
+    let message = [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 5, 0, 0];
+    assert_eq!(bench.sent, fpdu(&message));
+    assert_eq!((&bench.closed[..], &bench.reset[..]), (&[conn][..], &[][..]));
+}
+
+/// RFC 5044 §8, code 4: an invalid reply ends the connection at once, without a word.
+#[test]
+fn an_invalid_start_frame_is_not_answered() {
+    for frame in [start_frame("Rep", 0x50, 3, &[0, 1, 0, 1]), start_frame("Req", 0x50, 2, &[0, 1, 0, 1])] {
+        let mut bench = Bench::new(IwarpOptions::default());
+        let qp = bench.qp();
+        let (mut attempt, conn) = bench.asking(&qp);
+        bench.sent.clear();
+        bench.bytes(conn, &frame);
+        assert!(poll(&mut attempt).unwrap().is_err());
+        assert_eq!((&bench.sent[..], &bench.reset[..]), (&[][..], &[conn][..]));
+    }
 }
 
 #[test]

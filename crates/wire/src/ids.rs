@@ -168,6 +168,9 @@ impl Gid {
     /// All zeros: no GID.
     pub const ZERO: Gid = Gid([0; 16]);
 
+    /// High half of GIDs in a subnet that was given no prefix (IBTA §4.1.1): it means nothing beyond a router.
+    pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
+
     /// The default GID of a port: fe80::/64 and its GUID (IBTA §4.1.1).
     pub const fn link_local(guid: Guid) -> Gid {
         let g = guid.0.to_be_bytes();

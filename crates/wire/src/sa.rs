@@ -64,6 +64,10 @@ pub mod status {
     pub const REQ_DENIED: u16 = 0x0700;
 }
 
+/// Bit of the attribute modifier of a PortInfoRecord query: a capability mask matches where its own bits are set, whatever
+/// the others are (IBTA §15.4.1.2).
+pub const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
+
 /// Attributes (IBTA §15.2.5).
 pub mod attribute {
     /// What the administrator can do.
@@ -326,8 +330,8 @@ pub mod capability {
     pub const GENERATES_TRAPS: u16 = 1 << 0;
     /// Multicast groups are served.
     pub const UD_MULTICAST: u16 = 1 << 9;
-    /// Answers reversible paths.
-    pub const REVERSE_PATH: u16 = 1 << 13;
+    /// A query with [`super::MATCH_CAPABILITY_BITS`] finds ports by bits of their capability mask.
+    pub const PORT_INFO_CAPABILITY_MATCH: u16 = 1 << 13;
 }
 
 /// Bits of the administrator's second capability mask (IBTA §15.2.5.1).

@@ -54,13 +54,17 @@ const TIMEOUT_LINE: (&str, &str) = ("I/O ", " timeout");
 const NO_PATH_LINE: &str = "no usable path - requeuing I/O";
 const NO_PATH_COUNT: (&str, &str) = ("nvme_ns_head_submit_bio", " callbacks suppressed");
 
-/// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, and nvme_rdma of its parameter
-/// `register_always=N`.
+/// What nvmet says, after its "nvmet: ctrl 1 ", of a host that it no longer hears.
+const UNHEARD_LINES: &[&str] = &["keep-alive timer (5 seconds) expired!", "fatal error occurred!"];
+
+/// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, nvme_rdma of its parameter
+/// `register_always=N`, and nbd of being told to detach.
 const HARMLESS_LINES: &[&str] = &[
     "hrtimer: interrupt took",
     "clocksource:",
     "perf: interrupt took too long",
     "enabling unsafe global rkey",
+    "block nbd0: shutting down sockets",
 ];
 
 /// What soft-RoCE says of itself when it must send again (interop/README.md): it goes back over a fast registration that
@@ -72,11 +76,18 @@ const REGISTRATION_LINE: &str = "rxe_reg_fast_mr: mr->lkey";
 const LATE_ANSWER_LINES: &[&str] =
     &["nvmet_rdma: post_recv cmd failed", "nvmet_rdma: sending cmd response failed"];
 
+/// What nvmet says over siw of a queue that was lost while it sent: events of siw's that it has no use for.
+const LOST_QUEUE_LINES: &[&str] = &[
+    "nvmet_rdma: received IB QP event: send queue drained (5)",
+    "nvmet_rdma: received IB QP event: QP fatal error (1)",
+];
+
 /// Kernel messages that no case may cause, whatever their level. Of these "I/O error" has many forms: the block layer's,
 /// the page cache's, nvme's own.
 const NEVER: &[&str] = &[
     "WARNING:",
     "BUG:",
+    "kernel BUG",
     "Oops",
     "hung task",
     "blocked for more than",
@@ -244,7 +255,7 @@ impl Bench {
     }
 
     fn kernel_log(&self, guest: &Guest, case: &Case) -> Result<Vec<String>, String> {
-        let log = guest.ok("dmesg -x")?;
+        let log = guest.kernel_log()?;
         let _ = fs::write(self.folder.join(format!("{}.dmesg", guest.name)), &log);
         Ok(log
             .lines()
@@ -311,13 +322,14 @@ fn bad(line: &str, case: &Case) -> bool {
     if !["emerg", "alert", "crit", "err", "warn"].contains(&level) {
         return false;
     }
+    let siw = matches!(case.wire, Wire::Iwarp(_));
     let own = (case.reconnects && reconnects(line))
         || ((case.reconnects || case.registers && case.lossy) && line.contains(REGISTRATION_LINE))
-        || (matches!(case.wire, Wire::Iwarp(_)) && says(LATE_ANSWER_LINES));
+        || (siw && (says(LATE_ANSWER_LINES) || case.reconnects && says(LOST_QUEUE_LINES)));
     !says(HARMLESS_LINES) && !own
 }
 
-/// Whether it is one of the lines of nvme and nvme_rdma that belong to a target going away and coming back.
+/// Whether it is one of the lines of nvme, nvme_rdma and nvmet that belong to the other side going away and coming back.
 fn reconnects(line: &str) -> bool {
     let text = line.split_once("] ").map_or(line, |(_, text)| text);
     let Some((device, said)) = text.split_once(": ") else { return false };
@@ -326,6 +338,10 @@ fn reconnects(line: &str) -> bool {
     }
     if device == NO_PATH_COUNT.0 {
         return said.ends_with(NO_PATH_COUNT.1);
+    }
+    if device == "nvmet" {
+        let after = said.strip_prefix("ctrl ").and_then(|said| said.split_once(' '));
+        return after.is_some_and(|(_, said)| UNHEARD_LINES.contains(&said));
     }
     device.starts_with("nvme nvme")
         && (RECONNECT_LINES.iter().any(|known| said.starts_with(known))
@@ -344,6 +360,7 @@ mod tests {
             "kern  :err   : [  229.410872] nvme nvme0: failed nvme_keep_alive_end_io error=10",
             "kern  :warn  : [  229.449685] block nvme0n1: no usable path - requeuing I/O",
             "kern  :warn  : [  278.321652] nvme_ns_head_submit_bio: 5 callbacks suppressed",
+            "kern  :err   : [  107.492699] nvmet: ctrl 1 keep-alive timer (5 seconds) expired!",
         ] {
             assert!(reconnects(line), "{line}");
         }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use super::hang;
 use super::lab::{Family, Lab, address};
 use crate::shell;
 
@@ -21,6 +22,9 @@ const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// For a job with no limit of its own.
 const JOB_LIMIT: Duration = Duration::from_secs(120);
+
+/// How often the console is looked at while a job runs.
+const CONSOLE_LOOK: Duration = Duration::from_secs(2);
 
 /// A guest that answers.
 pub struct Guest {
@@ -98,8 +102,31 @@ impl Guest {
         Ok(Job(number))
     }
 
-    /// Waits for a job's end.
+    /// Waits for a job's end; no longer than until the guest's kernel says that it hangs.
     pub fn wait(&self, job: Job, limit: Duration) -> Result<Done, String> {
+        self.wait_unless(job, limit, || self.stuck().map(|line| format!("guest {} hangs: {line}", self.name)))
+    }
+
+    /// The line of the console that says that the guest's kernel hangs.
+    fn stuck(&self) -> Option<String> {
+        let console = fs::read(&self.console).unwrap_or_default();
+        hang::stuck(&String::from_utf8_lossy(&console)).map(|line| line.trim().to_owned())
+    }
+
+    /// The kernel's log; of a kernel that hangs with the stack of every task that is blocked.
+    pub fn kernel_log(&self) -> Result<String, String> {
+        let blocked = if self.stuck().is_some() { "echo w >/proc/sysrq-trigger; " } else { "" };
+        let job = self.start(&format!("{blocked}dmesg -x"))?;
+        Ok(self.wait_unless(job, JOB_LIMIT, || None)?.output)
+    }
+
+    /// Waits for a job's end until `no_more` says why it is not worth it.
+    fn wait_unless(
+        &self,
+        job: Job,
+        limit: Duration,
+        no_more: impl Fn() -> Option<String>,
+    ) -> Result<Done, String> {
         let end = Instant::now() + limit;
         let mut state = self.ended.state.lock().map_err(|e| e.to_string())?;
         loop {
@@ -118,6 +145,10 @@ impl Guest {
                     self.output(&job)
                 ));
             }
+            if let Some(why) = no_more() {
+                return Err(format!("{why}; job {} had said:\n{}", job.0, self.output(&job)));
+            }
+            let left = left.min(CONSOLE_LOOK);
             state = self.ended.changed.wait_timeout(state, left).map_err(|e| e.to_string())?.0;
         }
     }
@@ -174,7 +205,7 @@ fn qemu(lab: &Lab, image: &Path, who: (&str, u8), tap: &str, socket: &Path, cons
     let quiet =
         "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on net.ifnames=0";
     let own = format!("lab.name={name} lab.v4={v4} lab.v6={v6} lab.mtu={}", lab.mtu);
-    qemu.args(["-append", &format!("{quiet} {own}")]);
+    qemu.args(["-append", &format!("{quiet} {} {own}", hang::TASK_LIMIT)]);
     let disk = image.join("rootfs.ext4");
     qemu.args(["-drive", &format!("file={},if=virtio,format=raw,snapshot=on", disk.display())]);
     qemu.args(["-netdev", &format!("tap,id=n0,ifname={tap},script=no,downscript=no")]);

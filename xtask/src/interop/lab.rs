@@ -88,6 +88,16 @@ impl Lab {
         Ok(())
     }
 
+    /// Takes a guest's cable out of the bridge; its tap stays up, and is captured on.
+    pub fn pull(&self, guest: &Guest) -> Result<(), String> {
+        self.ip(&["link", "set", &format!("tap-{}", guest.name), "nomaster"])
+    }
+
+    /// Puts it back.
+    pub fn plug(&self, guest: &Guest) -> Result<(), String> {
+        self.ip(&["link", "set", &format!("tap-{}", guest.name), "master", BRIDGE])
+    }
+
     /// A command that runs on the host's side of the bridge.
     pub fn host(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         // The death signal outlives exec: whatever ends the runner ends what it started.

@@ -44,14 +44,13 @@ impl Siw {
     }
 
     /// What our device asks for beside it, so that what the variant is without is off on the wire and what it is with is on
-    /// whoever connects. The two peer-to-peer ones ask for one RTR each of those that siw knows. The pause is for an emulated
-    /// guest on a busy machine (interop/README.md).
+    /// whoever connects. The two peer-to-peer ones ask for one RTR each of those that siw knows.
     fn ours(self) -> &'static str {
         match self {
-            Siw::Plain => "pause=300,crc=off",
-            Siw::Crc => "pause=300",
-            Siw::P2p => "pause=300,crc=off,rtr=write",
-            Siw::P2pCrc => "pause=300,rtr=read",
+            Siw::Plain => ",crc=off",
+            Siw::Crc => "",
+            Siw::P2p => ",crc=off,rtr=write",
+            Siw::P2pCrc => ",rtr=read",
         }
     }
 
@@ -79,15 +78,15 @@ impl Wire {
     pub fn device(self, address: std::net::IpAddr) -> String {
         match self {
             Wire::RoceV2 => format!("rocev2:{address}"),
-            Wire::Iwarp(siw) => format!("iwarp:{address},{}", siw.ours()),
+            Wire::Iwarp(siw) => format!("iwarp:{address}{}", siw.ours()),
         }
     }
 
-    /// What to capture of it. Guests and host speak no TCP but iWARP.
+    /// What to capture of it. Guests and host speak no TCP but iWARP, and NBD.
     pub fn filter(self) -> &'static str {
         match self {
             Wire::RoceV2 => "udp port 4791",
-            Wire::Iwarp(_) => "tcp",
+            Wire::Iwarp(_) => "tcp and not port 10809",
         }
     }
 }

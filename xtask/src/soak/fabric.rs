@@ -21,18 +21,15 @@ const LINES: [(&str, &[&str], &str); 2] = [
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 pub fn run(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
-    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| name.starts_with(n.as_str()));
-    if let Some(unknown) = names.iter().find(|n| !LINES.iter().any(|l| l.0.starts_with(n.as_str()))) {
-        return Err(format!("no line of the fabric begins with {unknown:?}"));
-    }
-    for (name, args, figures) in LINES.into_iter().filter(|line| wanted(line.0)) {
+    let lines = LINES.map(|(name, args, figures)| (name.to_owned(), (args, figures)));
+    for (name, (args, figures)) in super::chosen(names, lines.into())? {
         let started = Instant::now();
         let mut cargo = shell::cargo();
         cargo.args([args[0], "--quiet", "--profile", "soak"]).args(&args[1..]);
         let done = shell::run(&mut cargo, &super::logs().join(format!("fabric-{name}.log")), LIMIT)?;
         let figures = done.output.lines().find(|l| l.contains(figures)).unwrap_or_default().to_owned();
         let failure = (!done.ok() || figures.is_empty()).then(|| done.tail(1).trim().to_owned());
-        each(Row { name: name.to_owned(), seconds: started.elapsed().as_secs(), figures, failure });
+        each(Row { name, seconds: started.elapsed().as_secs(), figures, failure });
     }
     Ok(())
 }

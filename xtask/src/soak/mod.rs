@@ -1,11 +1,14 @@
 //! `cargo xtask soak`: the long matrices, and the day's report of them, docs/soak/YYYY-MM-DD.md.
 //!
-//! Six items, each alone by its name: the simulation's seeds, the mutants, every case with the Linux kernel, long fuzzing,
-//! a million lives of queue pairs, and the InfiniBand fabric under a million packets and at full speed. The report is written after every line of it, so that a run that is broken off leaves what it saw.
+//! One entry of `ITEMS` a matrix, each alone by its name. The report is written after every line of it, so that a run that is
+//! broken off leaves what it saw. docs/soak/README.md says which item shows what, and what of it CI sees.
 
+mod conformance;
 mod fabric;
 mod fuzz;
 mod report;
+mod seeds;
+pub mod speed;
 
 use std::time::{Duration, Instant};
 
@@ -26,12 +29,24 @@ struct Item {
     run: Run,
 }
 
-const ITEMS: [Item; 6] = [
+const ITEMS: [Item; 9] = [
     Item {
         name: "seeds",
         about: "The simulator's main workload under faults and kills, a thousand seeds a line.",
         heads: ["seeds", "work done"],
-        run: seeds,
+        run: seeds::roce_v2,
+    },
+    Item {
+        name: "wires",
+        about: "The same workload over the other wires.",
+        heads: ["wire and seeds", "work done"],
+        run: seeds::other_wires,
+    },
+    Item {
+        name: "conformance",
+        about: "The conformance suite for verbs (crates/conformance), over every wire and with every driver.",
+        heads: ["runs", "cases passed"],
+        run: conformance::run,
     },
     Item {
         name: "mutants",
@@ -41,7 +56,8 @@ const ITEMS: [Item; 6] = [
     },
     Item {
         name: "interop",
-        about: "The Linux kernel as peer (interop/README.md); tshark and `everywire decode` see every packet of every case.",
+        about: "The Linux kernel as peer, and OpenSM with infiniband-diags (interop/README.md); tshark and `everywire decode` see \
+                every packet of every case with the kernel.",
         heads: ["case", "packets"],
         run: kernel,
     },
@@ -63,12 +79,14 @@ const ITEMS: [Item; 6] = [
         heads: ["load", "work done"],
         run: fabric::run,
     },
+    Item {
+        name: "speed",
+        about: "Each measured three times beside its baseline in the same run, release build: the best of the product over the best \
+                of the baseline, then every ratio with both values.",
+        heads: ["what", "values"],
+        run: speed::run,
+    },
 ];
-
-/// Seeds of the simulation's main workload, and how many make a line.
-const SEEDS: u64 = 10_000;
-const SEEDS_A_LINE: u64 = 1000;
-const SEEDS_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 
 /// `cargo xtask soak [ITEM [NAME…]]…`: the items named, in full or only their lines that begin with a NAME; all for none.
 pub fn main(args: &[String]) -> Result<(), String> {
@@ -117,31 +135,13 @@ fn select(args: &[String]) -> Result<Vec<(&'static Item, Vec<String>)>, String> 
     Ok(wanted)
 }
 
-/// The main workload, `cores` seeds at a time.
-fn seeds(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
-    let lines = (0..SEEDS / SEEDS_A_LINE).map(|line| line * SEEDS_A_LINE);
-    let lines: Vec<(u64, String)> =
-        lines.map(|from| (from, format!("{from} to {}", from + SEEDS_A_LINE - 1))).collect();
+/// The lines whose names begin with one of `names`; all for none.
+fn chosen<T>(names: &[String], lines: Vec<(String, T)>) -> Result<Vec<(String, T)>, String> {
+    if let Some(unknown) = names.iter().find(|n| !lines.iter().any(|l| l.0.starts_with(n.as_str()))) {
+        return Err(format!("no line begins with {unknown:?}"));
+    }
     let wanted = |name: &str| names.is_empty() || names.iter().any(|n| name.starts_with(n.as_str()));
-    if let Some(unknown) = names.iter().find(|n| !lines.iter().any(|l| l.1.starts_with(n.as_str()))) {
-        return Err(format!("no line of the seeds begins with {unknown:?}"));
-    }
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
-    for (from, name) in lines.into_iter().filter(|l| wanted(&l.1)) {
-        let started = Instant::now();
-        let mut soak = shell::cargo();
-        soak.args(["run", "--quiet", "--profile", "soak", "--package", "everywire-sim", "--example", "soak"]);
-        soak.args(["--", "--from", &from.to_string(), "--count", &SEEDS_A_LINE.to_string(), "--jobs", &jobs]);
-        let done = shell::run(&mut soak, &logs().join(format!("seeds-{from}.log")), SEEDS_LIMIT)?;
-        let figures = done.output.lines().rev().find(|l| l.contains(" work requests, ")).unwrap_or_default();
-        let figures = figures.split(" in ").next().unwrap_or_default().to_owned();
-        let failure = (!done.ok()).then(|| {
-            let first = done.output.lines().find(|l| l.starts_with("seed ") || l.contains("panicked"));
-            first.map_or_else(|| done.tail(1).trim().to_owned(), str::to_owned)
-        });
-        each(Row { name, seconds: started.elapsed().as_secs(), figures, failure });
-    }
-    Ok(())
+    Ok(lines.into_iter().filter(|line| wanted(&line.0)).collect())
 }
 
 fn broken(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
@@ -195,6 +195,6 @@ mod tests {
         assert_eq!(chosen(&[]).unwrap().len(), ITEMS.len());
         let two = chosen(&["interop", "ping", "kernel", "seeds"]).unwrap();
         assert_eq!(two, [("interop", vec!["ping".to_owned(), "kernel".to_owned()]), ("seeds", vec![])]);
-        assert!(chosen(&["ping"]).unwrap_err().contains("seeds, mutants, interop, fuzz"));
+        assert!(chosen(&["ping"]).unwrap_err().contains("seeds, wires, conformance, mutants, interop, fuzz"));
     }
 }

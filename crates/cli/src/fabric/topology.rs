@@ -16,10 +16,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use everywire_net::fabric_host::plan::{
-    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, NodeRef, PartitionPlan, Plan,
-    PortRef, SwitchPlan, check_name,
+    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_PPM, NodeRef, PartitionPlan,
+    Plan, PortRef, SubnetPlan, SwitchPlan, check_name,
 };
-use everywire_verbs::{Guid, Mtu};
+use everywire_verbs::{Gid, Guid, Mtu};
 
 use crate::error::CliError;
 use file::{File, LinkFile, ShapeFile};
@@ -66,6 +66,10 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         switches: Vec::new(),
         links: Vec::new(),
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
+        sm_key: file.sm_key.as_deref().map(sm_key).transpose()?,
+        sm_priority: file.sm_priority.unwrap_or(0),
+        gid_prefix: file.gid_prefix.as_deref().map_or(Ok(Gid::DEFAULT_PREFIX), gid_prefix)?,
+        subnets: Vec::new(),
         engine: Engine::MinHop,
         roots: Vec::new(),
         lmc: file.lmc.unwrap_or(0),
@@ -83,7 +87,14 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
             ports: host.ports.unwrap_or(1),
             guid,
             ips: host.ip.map_or_else(Vec::new, file::OneOrMore::into_vec),
+            router: false,
         });
+    }
+    for router in file.router {
+        check_name("router.name", &router.name)?;
+        let guid = router.guid.map_or(Ok(Guid(0)), |text| guid("router.guid", &text))?;
+        let (name, ports) = (router.name, router.ports);
+        plan.hosts.push(HostPlan { name, ports, guid, ips: Vec::new(), router: true });
     }
     for switch in file.switch {
         check_name("switch.name", &switch.name)?;
@@ -109,6 +120,10 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
     }
     if let Some(sm) = &file.sm {
         plan.sm = sm_port(&plan, sm)?;
+    }
+    for subnet in &file.subnet {
+        let (sm, gid_prefix) = (sm_port(&plan, &subnet.sm)?, gid_prefix(&subnet.gid_prefix)?);
+        plan.subnets.push(SubnetPlan { sm, gid_prefix });
     }
     plan.partitions = file
         .partition
@@ -143,7 +158,7 @@ fn number(plan: &mut Plan) -> Result<(), String> {
     let taken: std::collections::HashSet<IpAddr> =
         plan.hosts.iter().flat_map(|host| host.ips.iter().copied()).collect();
     let mut next = (FIRST_IP + 1..).map(|ip| IpAddr::from(ip.to_be_bytes())).filter(|ip| !taken.contains(ip));
-    for host in plan.hosts.iter_mut().filter(|host| host.ips.is_empty()) {
+    for host in plan.hosts.iter_mut().filter(|host| host.ips.is_empty() && !host.router) {
         host.ips = next.by_ref().take(usize::from(host.ports)).collect();
     }
     Ok(())
@@ -188,6 +203,13 @@ fn shape(file: &ShapeFile, defaults: LinkShape, key: &str) -> Result<LinkShape, 
         }
         shape.vls = vls;
     }
+    if let Some(ppm) = file.bit_errors_ppm {
+        if ppm > MAX_PPM {
+            return Err(format!("{key}: bit_errors_ppm: {ppm} is not 0 to {MAX_PPM}"));
+        }
+        shape.bit_errors_ppm = ppm;
+    }
+    shape.retry = file.retry.unwrap_or(shape.retry);
     Ok(shape)
 }
 
@@ -202,6 +224,22 @@ fn guid(key: &str, text: &str) -> Result<Guid, String> {
     }
 }
 
+/// `0xfec0000000000001`: 16 hexadecimal digits.
+fn gid_prefix(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 16);
+    digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(|| {
+        format!("gid_prefix: {text:?} is none: 16 hexadecimal digits after 0x, as in \"0xfec0000000000001\"")
+    })
+}
+
+/// `0x1`, which OpenSM has if it is told nothing.
+fn sm_key(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16)) {
+        Some(Ok(key)) if key != 0 => Ok(key),
+        _ => Err(format!("sm_key: {text:?} is none: up to 16 hexadecimal digits after 0x, not all zero")),
+    }
+}
+
 fn root(plan: &Plan, name: &str) -> Result<usize, String> {
     match plan.node(name) {
         Some(NodeRef::Switch(index)) => Ok(index),
@@ -210,12 +248,16 @@ fn root(plan: &Plan, name: &str) -> Result<usize, String> {
     }
 }
 
-/// A host's port.
+/// A host's port, or a switch, where it is port 0.
 fn sm_port(plan: &Plan, text: &str) -> Result<PortRef, String> {
-    if let Some(NodeRef::Switch(_)) = plan.node(text.split('/').next().unwrap_or(text)) {
-        return Err(format!(
-            "sm: {text:?} is a switch; the subnet manager is a program, and runs at a host's port"
-        ));
+    let (name, port) = text.split_once('/').map_or((text, None), |(name, port)| (name, Some(port.trim())));
+    match plan.node(name.trim()) {
+        Some(node @ NodeRef::Switch(_)) => match port {
+            None | Some("0") => Ok(PortRef { node, port: 0 }),
+            Some(port) => Err(format!(
+                "sm: {text:?}: port {port} of a switch has a link; the subnet manager of a switch is at port 0, as in {name:?}"
+            )),
+        },
+        _ => plan.port(text).map_err(|e| format!("sm: {e}")),
     }
-    plan.port(text).map_err(|e| format!("sm: {e}"))
 }

@@ -16,7 +16,7 @@ use everywire_verbs::rt::Rt;
 use serde_json::json;
 
 use super::baseline::ReadLoop;
-use super::{LOSS_TIMEOUT, Place, Target, nvme};
+use super::{LOSS_TIMEOUT, Place, Target, impatient, nvme};
 use crate::device::DeviceArgs;
 use crate::error::{CliError, print};
 use crate::peer::PeerName;
@@ -136,8 +136,8 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let per_queue = args.depth.div_ceil(args.queues) + 1;
     let options = InitiatorOptions {
         io_queues: args.queues,
-        queue_entries: per_queue.max(InitiatorOptions::default().queue_entries),
-        ..InitiatorOptions::default()
+        queue_entries: per_queue.max(impatient().queue_entries),
+        ..impatient()
     };
     let duration = Duration::from_secs_f64(args.seconds);
     let (measured, bytes) = ground.block_on(async {

@@ -1,11 +1,11 @@
 //! `everywire nvme info`: what a controller says about itself and its namespaces.
 
 use everywire_nvmeof::pdu::discovery::text;
+use everywire_nvmeof::rdma::Controller;
 use everywire_nvmeof::rdma::initiator::NamespaceInfo;
-use everywire_nvmeof::rdma::{Controller, InitiatorOptions};
 use serde_json::{Value, json};
 
-use super::{Place, nvme};
+use super::{Place, impatient, nvme};
 use crate::error::{CliError, print};
 
 /// Flags of `everywire nvme info`.
@@ -23,7 +23,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), CliError> {
     let ground = args.place.open()?;
     ground.block_on(async {
-        let controller = ground.connect(args.place.subsystem.as_ref(), InitiatorOptions::default()).await?;
+        let controller = ground.connect(args.place.subsystem.as_ref(), impatient()).await?;
         let shown = show(&controller, args);
         controller.disconnect().await.map_err(nvme)?;
         shown

@@ -9,9 +9,9 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
 use everywire_block::{format_size, parse_size};
-use everywire_nvmeof::rdma::{InitiatorOptions, Namespace};
+use everywire_nvmeof::rdma::Namespace;
 
-use super::{Ground, Place, nvme};
+use super::{Ground, Place, impatient, nvme};
 use crate::error::{self, CliError};
 use crate::progress::Progress;
 
@@ -53,7 +53,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub fn read(args: &ReadArgs) -> Result<(), CliError> {
     let ground = args.place.open()?;
     ground.block_on(async {
-        let (controller, namespace) = args.place.namespace(&ground, InitiatorOptions::default()).await?;
+        let (controller, namespace) = args.place.namespace(&ground, impatient()).await?;
         let done = copy_out(&namespace, args).await;
         controller.disconnect().await.map_err(nvme)?;
         done
@@ -80,7 +80,7 @@ async fn copy_out(namespace: &Namespace, args: &ReadArgs) -> Result<(), CliError
 pub fn write(args: &WriteArgs) -> Result<(), CliError> {
     let ground = args.place.open()?;
     ground.block_on(async {
-        let (controller, namespace) = args.place.namespace(&ground, InitiatorOptions::default()).await?;
+        let (controller, namespace) = args.place.namespace(&ground, impatient()).await?;
         let done = copy_in(&ground, &namespace, args).await;
         controller.disconnect().await.map_err(nvme)?;
         done

@@ -11,7 +11,7 @@ use everywire_verbs::{
 
 use crate::check::{Verdict, ensure, must, same};
 use crate::layout::pattern;
-use crate::link::{Ctx, Link, LinkOptions, QKEY, brief, join};
+use crate::link::{Ctx, Link, LinkOptions, QKEY, beside, brief};
 use crate::transfer::GRH;
 
 /// One script about datagram services.
@@ -52,22 +52,28 @@ pub(crate) async fn service(ctx: &Ctx, script: Service) -> Verdict {
         Service::Found => {
             let link = Link::new(ctx, &LinkOptions::new(QpType::Ud)).await?;
             let (question, answer) = (pattern(RESOLVE_PRIVATE_DATA, 1), pattern(RESOLVED_PRIVATE_DATA, 2));
+            // Nothing is kept of an answer (IBTA §12.11): whoever lost it asks again.
             let answering = async {
-                let request = listener.next_request().await;
-                let heard = request.private_data().starts_with(&question);
-                request.accept(&link.b.qp, QKEY, &answer).map(|()| heard)
+                loop {
+                    let request = listener.next_request().await;
+                    let heard = request.private_data().starts_with(&question);
+                    ensure!(heard, "other private data arrived at the service");
+                    must("answering", request.accept(&link.b.qp, QKEY, &answer))?;
+                }
             };
-            let (found, heard) = ctx.soon("the service", join(find(question.clone()), answering)).await?;
+            let found = ctx.soon("the service", beside(find(question.clone()), answering)).await??;
             let found = must("finding", found)?;
-            ensure!(must("answering", heard)?, "other private data arrived at the service");
             ensure!(found.private_data.starts_with(&answer), "other private data came back");
             same!((found.qpn, found.qkey), (link.b.qp.qpn(), QKEY), "the service's queue pair");
             use_service(ctx, &link, &found).await
         }
         Service::Refused => {
-            let answering = async { listener.next_request().await.reject(&[]) };
-            let (found, done) = ctx.soon("the refusal", join(find(Vec::new()), answering)).await?;
-            must("refusing", done)?;
+            let answering = async {
+                loop {
+                    must("refusing", listener.next_request().await.reject(&[]))?;
+                }
+            };
+            let found = ctx.soon("the refusal", beside(find(Vec::new()), answering)).await??;
             same!(status(found)?, (SidrStatus::Rejected, 111), "status and errno");
             Ok(())
         }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use everywire_wire::smp::codes::{link_speed, link_width};
-use everywire_wire::{Guid, Mtu};
+use everywire_wire::{Gid, Guid, Mtu};
 
 use crate::faults::Ppm;
 
@@ -14,12 +14,16 @@ use crate::faults::Ppm;
 pub const MAX_SWITCH_PORTS: u8 = 64;
 /// The most ports of a channel adapter.
 pub const MAX_HCA_PORTS: u8 = 2;
+/// The most ports of a router.
+pub const MAX_ROUTER_PORTS: u8 = 16;
+/// The most routes of a router to subnets that it is not in.
+pub const MAX_PREFIX_ROUTES: usize = 256;
 /// The most nodes of a subnet: there are no more unicast LIDs.
 pub const MAX_NODES: usize = 0xbfff;
 /// The most data lanes of a link.
 pub const MAX_DATA_VLS: u8 = 15;
 
-/// A channel adapter or a switch.
+/// A channel adapter, a switch or a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
@@ -74,6 +78,40 @@ impl SwitchConfig {
     /// A switch that takes 100 ns to decide.
     pub fn new(guid: Guid, ports: u8, name: &str) -> SwitchConfig {
         SwitchConfig { guid, ports, name: name.to_owned(), latency: Duration::from_nanos(100) }
+    }
+}
+
+/// A router to add: each of its ports is in a subnet of its own, whose manager gives it a LID and a GID prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouterConfig {
+    /// Node GUID; port n has this plus n.
+    pub guid: Guid,
+    /// 1 to [`MAX_ROUTER_PORTS`].
+    pub ports: u8,
+    /// Node description, at most 64 bytes.
+    pub name: String,
+    /// From a packet's last bit in to its first bit out at the earliest.
+    pub latency: Duration,
+    /// Ways to subnets that none of its ports is in, at most [`MAX_PREFIX_ROUTES`].
+    pub routes: Vec<PrefixRoute>,
+}
+
+/// A way by another router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefixRoute {
+    /// High half of the GIDs that lie there.
+    pub prefix: u64,
+    /// The port by which packets leave.
+    pub port: u8,
+    /// GID of the other router's port in that port's subnet.
+    pub next: Gid,
+}
+
+impl RouterConfig {
+    /// A router that takes 300 ns to decide, and knows the subnets of its ports only.
+    pub fn new(guid: Guid, ports: u8, name: &str) -> RouterConfig {
+        let latency = Duration::from_nanos(300);
+        RouterConfig { guid, ports, name: name.to_owned(), latency, routes: Vec::new() }
     }
 }
 
@@ -256,6 +294,9 @@ pub enum TopologyError {
     /// The subnet is full.
     #[error("a subnet has at most {MAX_NODES} nodes")]
     TooManyNodes,
+    /// Too many routes of a router, or one by a port that it has not.
+    #[error("a router has at most {MAX_PREFIX_ROUTES} routes, each by a port of its own")]
+    Routes,
     /// Two nodes of one GUID.
     #[error("GUID {0} is in this subnet already")]
     GuidInUse(Guid),

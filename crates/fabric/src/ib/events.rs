@@ -22,6 +22,8 @@ pub(super) enum Next {
     Loopback { port: u32, packet: u32 },
     /// A node's sampling of counters begins or ends.
     Sample { node: u32 },
+    /// A router looks what it has asked for and not been told.
+    Router { node: u32 },
     /// An agent of a node has something to repeat.
     Agent { node: u32 },
 }

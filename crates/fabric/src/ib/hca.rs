@@ -10,7 +10,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use everywire_wire::smp::codes::port_state;
 use everywire_wire::vcrc::check_length;
-use everywire_wire::{Guid, Lid, Mtu, PKey, Qpn, WireError};
+use everywire_wire::{Guid, Lid, Lnh, Mtu, PKey, Qpn, WireError};
 
 use super::config::{PortId, VcrcCheck};
 use super::events::Next;
@@ -60,8 +60,8 @@ pub struct Credit(pub(super) Hold);
 /// Why a packet was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such port, or a switch's.
-    #[error("{0:?} is no port of a channel adapter")]
+    /// No such port, or one of a switch with a link.
+    #[error("{0:?} is no port of a channel adapter, and not port 0 of a switch")]
     NoAdapter(PortId),
     /// Not LRH to VCRC.
     #[error(transparent)]
@@ -86,6 +86,9 @@ pub enum Refusal {
     /// The SLtoVL table drops this service level.
     #[error("service level {0} has no lane")]
     NoLane(u8),
+    /// Sent from port 0 of a switch, whose table has no port for it.
+    #[error("the switch's forwarding table has no port for LID {lid:#06x}", lid = .0.0)]
+    NoRoute(Lid),
     /// The lane's send queue is full: [`Event::Room`] tells when to try again.
     #[error("the send queue of service level {0} is full")]
     Full(u8),
@@ -101,8 +104,29 @@ pub struct Refused {
     pub reason: Refusal,
 }
 
+/// The port that a packet leaves by and its lane; `None` for one that stays in the node.
+pub(super) type Way = Option<(u32, u8)>;
+
+impl Port {
+    /// The lane of a service level, if it takes a packet of so many bytes now.
+    #[inline]
+    pub(super) fn lane_with_room(&self, sl: u8, bytes: usize) -> Result<u8, Refusal> {
+        if bytes > self.longest {
+            return Err(Refusal::TooLong { bytes, most: self.longest });
+        }
+        let vl = self.lane(0, sl);
+        if self.lanes & 1 << vl == 0 {
+            return Err(Refusal::NoLane(sl));
+        }
+        if self.queues[usize::from(vl)].len() >= SEND_QUEUE {
+            return Err(Refusal::Full(sl));
+        }
+        Ok(vl)
+    }
+}
+
 impl Subnet {
-    /// Sends a packet, LRH to VCRC, from an adapter's port, on the lane of its service level; the lane in its LRH and the
+    /// Sends a packet, LRH to VCRC, from an adapter's port (or port 0 of a switch, for a manager there), on the lane of its service level; the lane in its LRH and the
     /// VCRC are corrected on the way. What is taken is never dropped for want of room.
     ///
     /// Errors: the packet comes back with the reason.
@@ -113,18 +137,14 @@ impl Subnet {
             Ok((index, vl, lrh)) => {
                 let mut packet = Packet::new(packet, lrh, now);
                 packet.suspect = self.options.vcrc != VcrcCheck::Damaged;
-                if self.ports[index as usize].has_lid(lrh.dlid) {
-                    let packet = self.packets.insert(packet);
-                    self.events.push(now, Next::Loopback { port: index, packet });
-                    return Ok(());
-                }
-                packet.set_vl(vl);
-                let packet = self.packets.insert(packet);
-                self.enqueue(now, index, vl, packet);
-                self.transmit(now, index);
+                let stays = self.ports[index as usize].has_lid(lrh.dlid);
+                self.put(now, index, (!stays).then_some((index, vl)), packet);
                 Ok(())
             }
             Err(reason) => {
+                if let (Refusal::NoAdapter(_), Some(own)) = (reason, self.end_port(port)) {
+                    return self.send_from_switch(now, own, packet);
+                }
                 match (reason, self.adapter(port)) {
                     (Refusal::Full(sl), Some(index)) => self.ports[index as usize].refused |= 1 << sl,
                     (Refusal::ForeignSource(_), Some(index)) => {
@@ -150,17 +170,20 @@ impl Subnet {
         if !port.has_lid(lrh.slid) {
             return Err(Refusal::ForeignSource(lrh.slid));
         }
-        if packet.len() > port.longest {
-            return Err(Refusal::TooLong { bytes: packet.len(), most: port.longest });
-        }
-        let vl = port.lane(0, lrh.sl);
-        if port.lanes & 1 << vl == 0 {
-            return Err(Refusal::NoLane(lrh.sl));
-        }
-        if port.queues[usize::from(vl)].len() >= SEND_QUEUE {
-            return Err(Refusal::Full(lrh.sl));
-        }
-        Ok((index, vl, lrh))
+        Ok((index, port.lane_with_room(lrh.sl, packet.len())?, lrh))
+    }
+
+    /// Sends a packet that was admitted at the port `own`, by this way.
+    #[inline]
+    pub(super) fn put(&mut self, now: SimTime, own: u32, way: Way, mut packet: Packet) {
+        let Some((out, vl)) = way else {
+            let packet = self.packets.insert(packet);
+            return self.events.push(now, Next::Loopback { port: own, packet });
+        };
+        packet.set_vl(vl);
+        let packet = self.packets.insert(packet);
+        self.enqueue(now, out, vl, packet);
+        self.transmit(now, out);
     }
 
     /// How many packets of a service level the port would take now.
@@ -197,9 +220,9 @@ impl Subnet {
         self.release(now, hold);
     }
 
-    /// What holds at an adapter's port now.
+    /// What holds at an adapter's port, or port 0 of a switch, now.
     pub fn port_values(&self, port: PortId) -> Option<IbPort> {
-        Some(self.ports[self.adapter(port)? as usize].values())
+        Some(self.ports[self.end_port(port)? as usize].values())
     }
 
     /// Says whether a subnet manager runs at a port, which then gets the MADs meant for it.
@@ -233,6 +256,15 @@ impl Subnet {
             self.ports[index as usize].counters.rcv_errors += 1;
             return self.discard(now, id);
         }
+        if packet.lrh.lnh == Lnh::IbaGlobal && self.node_of(index).router().is_some() {
+            return self.route_packet(now, index, id);
+        }
+        self.receive_own(now, index, id);
+    }
+
+    /// A packet for the port itself.
+    pub(super) fn receive_own(&mut self, now: SimTime, index: u32, id: u32) {
+        let (port, packet) = (&self.ports[index as usize], self.packets.get(id));
         if packet.pkey_bits().is_some_and(|pkey| !port.admits(pkey)) {
             // No queue pair here can be in that partition (IBTA §10.9.3).
             self.refuse_partition(now, index, id);
@@ -240,6 +272,9 @@ impl Subnet {
         }
         if is_for_gsi(packet) && self.answer_gsi(now, index, id) {
             return self.discard(now, id);
+        }
+        if self.node_of(index).router().is_some() {
+            return self.receive_at_router(now, index, id);
         }
         self.deliver(now, index, id);
     }
@@ -249,7 +284,7 @@ impl Subnet {
         self.receive(now, index, id);
     }
 
-    fn deliver(&mut self, now: SimTime, index: u32, id: u32) {
+    pub(super) fn deliver(&mut self, now: SimTime, index: u32, id: u32) {
         let Some(packet) = self.packets.remove(id) else { return };
         let (hold, hops) = (packet.hold, packet.hops);
         let holds = matches!(self.node_of(index).kind, Kind::Hca { holds_receives: true });
@@ -285,6 +320,10 @@ impl Subnet {
         if self.ports[index as usize].in_switch {
             return;
         }
+        if self.node_of(index).router().is_some() {
+            // Nobody is to be told; what was known of ways may not hold any more.
+            return self.forget_ways(index);
+        }
         let port = self.port_id(index);
         let values = Box::new(self.ports[index as usize].values());
         // Of two changes at once the later is enough, unless the earlier asks for something.
@@ -318,7 +357,7 @@ impl Port {
 
 /// Whether a packet goes to QP1.
 #[inline]
-fn is_for_gsi(packet: &Packet) -> bool {
+pub(super) fn is_for_gsi(packet: &Packet) -> bool {
     packet
         .after_link_headers()
         .and_then(|bth| bth.get(5..8))

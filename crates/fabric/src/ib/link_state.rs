@@ -71,7 +71,9 @@ impl Subnet {
         if let (Some(fresh), Some(switch)) = (fresh, record.switch_mut()) {
             *switch = fresh;
         }
+        let waited = record.router_mut().map(super::router::Router::forget).unwrap_or_default();
         record.agent.forget();
+        waited.into_iter().for_each(|packet| self.discard(now, packet));
         let record = &self.nodes[node.0 as usize];
         let (first, numbers) = (record.first_port, 0..=record.ports);
         for index in numbers.map(|number| first + u32::from(number)) {

@@ -10,6 +10,8 @@ use everywire_wire::{
 };
 
 const ICRC_LEN: usize = 4;
+/// Hop limit of MADs with a GRH, which may go to another subnet.
+const HOP_LIMIT: u8 = 64;
 
 /// Where a MAD goes, and what it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +89,7 @@ impl MadRoute {
         };
         lrh.emit(&mut packet);
         if let Some((sgid, dgid)) = self.gids {
-            let (traffic_class, flow_label, hop_limit) = (0, 0, 1);
+            let (traffic_class, flow_label, hop_limit) = (0, 0, HOP_LIMIT);
             let payload_len = from_bth as u16;
             let next_header = NEXT_HEADER_IBA;
             let grh = Grh {

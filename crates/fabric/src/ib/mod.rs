@@ -1,7 +1,7 @@
 //! A simulated InfiniBand subnet: channel adapters, switches and links with lanes and credits, bit for bit.
 //!
 //! Read first: [`Subnet`] (what to call), then [`link_layer`] and [`credits`] (why nothing is ever dropped for want of a
-//! buffer), [`forward`] (switches) and [`agent`] (who answers subnet and performance management). Packets are LRH to VCRC,
+//! buffer), [`forward`] (switches), [`router`] (from one subnet into another) and [`agent`] (who answers subnet and performance management). Packets are LRH to VCRC,
 //! as on the wire. Routes come from a subnet manager, of ours or another's: a subnet without one carries only management.
 #![allow(rustdoc::private_intra_doc_links)]
 
@@ -22,6 +22,8 @@ pub mod mad_packet;
 mod node;
 mod packet;
 mod port;
+mod port_zero;
+mod router;
 mod subnet;
 pub mod subnet_manager;
 pub mod topology;
@@ -30,9 +32,10 @@ pub use agent::{Violation, WrongKey};
 pub use audit::CreditFault;
 pub use capture::{PcapTap, Tap, erf_record};
 pub use config::{
-    HcaConfig, LinkId, LinkParams, NodeId, PortId, Speed, SubnetOptions, SwitchConfig, TopologyError,
-    VcrcCheck, Width,
+    HcaConfig, LinkId, LinkParams, NodeId, PortId, PrefixRoute, RouterConfig, Speed, SubnetOptions,
+    SwitchConfig, TopologyError, VcrcCheck, Width,
 };
 pub use counters::Counters;
 pub use hca::{Credit, IbPort, Refusal, Refused, SEND_QUEUE};
+pub use router::RouterCounters;
 pub use subnet::{Event, Subnet};

@@ -1,13 +1,14 @@
-//! A node: a channel adapter or a switch, with its forwarding tables.
+//! A node: a channel adapter, a switch with its forwarding tables, or a router.
 //!
 //! Read IBTA §18.2.4.3 (forwarding tables) and §14.2.5.4 (SwitchInfo) first. The tables are the subnet manager's to write;
-//! how packets use them is in [`super::forward`].
+//! how packets use them is in [`super::forward`]; routers are in [`super::router`].
 
 use everywire_wire::smp::SwitchInfo;
 use everywire_wire::{Guid, Lid};
 
 use super::agent::AgentState;
 use super::port::{LIFETIME_FOREVER, PKEYS};
+use super::router::Router;
 
 /// Port number in a forwarding table that drops the packet.
 pub(super) const NO_PORT: u8 = 255;
@@ -77,6 +78,7 @@ pub(super) enum Kind {
         holds_receives: bool,
     },
     Switch(Box<Switch>),
+    Router(Box<Router>),
 }
 
 #[derive(Debug)]
@@ -102,14 +104,28 @@ impl Node {
     pub fn switch(&self) -> Option<&Switch> {
         match &self.kind {
             Kind::Switch(switch) => Some(switch),
-            Kind::Hca { .. } => None,
+            Kind::Hca { .. } | Kind::Router(_) => None,
         }
     }
 
     pub fn switch_mut(&mut self) -> Option<&mut Switch> {
         match &mut self.kind {
             Kind::Switch(switch) => Some(switch),
-            Kind::Hca { .. } => None,
+            Kind::Hca { .. } | Kind::Router(_) => None,
+        }
+    }
+
+    pub fn router(&self) -> Option<&Router> {
+        match &self.kind {
+            Kind::Router(router) => Some(router),
+            Kind::Hca { .. } | Kind::Switch(_) => None,
+        }
+    }
+
+    pub fn router_mut(&mut self) -> Option<&mut Router> {
+        match &mut self.kind {
+            Kind::Router(router) => Some(router),
+            Kind::Hca { .. } | Kind::Switch(_) => None,
         }
     }
 

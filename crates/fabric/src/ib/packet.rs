@@ -1,17 +1,20 @@
 //! Packets in flight: the bytes as the sender gave them, and what has changed since.
 //!
-//! A packet is never copied on its way. A switch changes four bits of its first byte and, by that, its last two (IBTA §7.7.1,
+//! A packet is never copied on its way through a subnet; a router writes new headers. A switch changes four bits of its first byte and, by that, its last two (IBTA §7.7.1,
 //! §7.8.2); both are kept beside the shared bytes and written into them when the packet leaves the subnet. Copies for a
 //! multicast group share the bytes and the input buffer from which they were made.
 
 use bytes::{Bytes, BytesMut};
-use everywire_wire::vcrc::{VCRC_LEN, vl_changed};
-use everywire_wire::{Bth, Lnh, Lrh, PKey};
+use everywire_wire::grh::Grh;
+use everywire_wire::vcrc::{VCRC_LEN, vcrc, vl_changed};
+use everywire_wire::{Bth, Lid, Lnh, Lrh, PKey};
 
 use crate::clock::SimTime;
 
 /// Bytes of the headers before a BTH with GRH.
-const LRH_AND_GRH: usize = Lrh::LEN + 40;
+const LRH_AND_GRH: usize = Lrh::LEN + Grh::LEN;
+/// Where the hop limit is in a packet that has a GRH (IBTA §8.3).
+const HOP_LIMIT: usize = Lrh::LEN + 7;
 
 /// Stands for "no port" and "not shared".
 pub(super) const NONE: u32 = u32::MAX;
@@ -88,6 +91,26 @@ impl Packet {
             self.vcrc = vl_changed(self.vcrc, self.lrh.pkt_len, self.lrh.vl, vl);
             self.lrh.vl = vl;
         }
+    }
+
+    /// Sends it into another subnet: new LIDs, a service level, and a hop less. The ICRC of a packet with GRH covers none of
+    /// these (IBTA §7.8.1), so that only the VCRC is made anew.
+    pub fn reroute(&mut self, slid: Lid, dlid: Lid, sl: u8, hop_limit: u8) {
+        let packet = std::mem::take(&mut self.bytes);
+        let mut bytes = packet.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        self.lrh = Lrh { slid, dlid, sl, ..self.lrh };
+        self.lrh.emit(&mut bytes);
+        bytes[HOP_LIMIT] = hop_limit;
+        let end = bytes.len() - VCRC_LEN;
+        self.vcrc = vcrc(&bytes[..end]);
+        bytes[end..].copy_from_slice(&self.vcrc.to_le_bytes());
+        self.bytes = bytes.freeze();
+    }
+
+    /// Its GRH, if it has one.
+    pub fn grh(&self) -> Option<Grh> {
+        let after = self.bytes.get(Lrh::LEN..).filter(|_| self.lrh.lnh == Lnh::IbaGlobal)?;
+        Grh::parse(after).ok()
     }
 
     /// The packet as it is on the wire now; copied only if it has changed and others still share it.

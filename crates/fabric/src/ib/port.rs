@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use everywire_wire::smp::codes::{capability, physical_state, port_state, vls};
 use everywire_wire::smp::{PortInfo, SlToVl};
-use everywire_wire::{Guid, Lid, Mtu, PKey};
+use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 use super::arbiter::Arbiter;
 use super::config::LinkParams;
@@ -30,8 +30,6 @@ pub(super) const PKEYS: usize = 64;
 const LOCAL_PHY_ERRORS: u8 = 8;
 /// GUIDs of a port.
 pub(super) const GUIDS: usize = 8;
-/// The GID prefix before a subnet manager gives one.
-pub(super) const DEFAULT_GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
 /// Where a cable ends.
 #[derive(Debug, Clone, Copy)]
@@ -284,7 +282,7 @@ fn first_info(number: u8, in_switch: bool) -> PortInfo {
         capabilities |= capability::COMMUNICATION_MANAGEMENT | capability::CLIENT_REREGISTRATION;
     }
     PortInfo {
-        gid_prefix: DEFAULT_GID_PREFIX,
+        gid_prefix: Gid::DEFAULT_PREFIX,
         capability_mask: capabilities,
         port_state: port_state::DOWN,
         port_physical_state: physical_state::POLLING,

@@ -20,8 +20,8 @@ use super::agent::AgentState;
 use super::audit::{CreditFault, Ledger};
 use super::capture::Tap;
 use super::config::{
-    HcaConfig, LinkId, LinkParams, MAX_HCA_PORTS, MAX_NODES, MAX_SWITCH_PORTS, NodeId, PortId, SubnetOptions,
-    SwitchConfig, TopologyError,
+    HcaConfig, LinkId, LinkParams, MAX_HCA_PORTS, MAX_NODES, MAX_PREFIX_ROUTES, MAX_ROUTER_PORTS,
+    MAX_SWITCH_PORTS, NodeId, PortId, PrefixRoute, RouterConfig, SubnetOptions, SwitchConfig, TopologyError,
 };
 use super::counters::Counters;
 use super::events::{Events, Next};
@@ -29,6 +29,7 @@ use super::hca::{Credit, IbPort};
 use super::node::{Kind, Node, Switch};
 use super::packet::{Packet, Slab};
 use super::port::{Cable, PACKET_OVERHEAD, Port};
+use super::router::Router;
 use crate::clock::{SimTime, VirtualClock, nanos};
 use crate::faults::FaultSource;
 
@@ -83,7 +84,7 @@ pub(super) struct LinkRecord {
     pub plugged: bool,
 }
 
-/// Nodes and links of one InfiniBand subnet.
+/// Nodes and links of one InfiniBand subnet, or of several that routers join.
 #[derive(Debug)]
 pub struct Subnet {
     pub(super) clock: VirtualClock,
@@ -135,6 +136,16 @@ impl Subnet {
     pub fn add_switch(&mut self, config: SwitchConfig) -> Result<NodeId, TopologyError> {
         let kind = Kind::Switch(Box::new(Switch::new(nanos(config.latency))));
         self.add_node(kind, config.guid, config.ports, MAX_SWITCH_PORTS, &config.name)
+    }
+
+    /// Adds a router. With it one value of this type holds several subnets, which have nothing but routers in common.
+    pub fn add_router(&mut self, config: RouterConfig) -> Result<NodeId, TopologyError> {
+        let known = |route: &PrefixRoute| (1..=config.ports).contains(&route.port);
+        if config.routes.len() > MAX_PREFIX_ROUTES || !config.routes.iter().all(known) {
+            return Err(TopologyError::Routes);
+        }
+        let kind = Kind::Router(Box::new(Router::new(nanos(config.latency), config.routes)));
+        self.add_node(kind, config.guid, config.ports, MAX_ROUTER_PORTS, &config.name)
     }
 
     fn add_node(
@@ -235,6 +246,7 @@ impl Subnet {
             Next::Wake { port } => self.wake(now, port),
             Next::Loopback { port, packet } => self.loop_back(now, port, packet),
             Next::Sample { node } => self.take_sample(now, node),
+            Next::Router { node } => self.router_timeout(now, node),
             Next::Agent { node } => self.agent_timeout(now, node),
         }
     }
@@ -286,8 +298,8 @@ impl Subnet {
     pub fn send_smp(&mut self, now: Instant, port: PortId, dlid: everywire_wire::Lid, mad: &Mad) -> bool {
         let now = self.enter(now);
         match self.index(port) {
-            Some(index) if port.port > 0 => self.originate_smp(now, index, dlid, mad),
-            _ => false,
+            Some(index) => self.originate_smp(now, index, dlid, mad),
+            None => false,
         }
     }
 

@@ -39,6 +39,8 @@ pub struct Topology {
     pub nodes: Vec<Node>,
     /// Each port occurs at most once.
     pub links: Vec<Link>,
+    /// Indices of the switches at the top of a tree.
+    pub roots: Vec<usize>,
 }
 
 /// Why there is no such shape.
@@ -57,7 +59,7 @@ impl Topology {
     /// Adds a host with one port, named by its number, and links it to a switch's port.
     pub fn add_host(&mut self, switch: (usize, u8)) -> usize {
         let number = self.hosts().count() as u64;
-        let (name, guid) = (format!("host-{}", number + 1), Guid(HOST_GUIDS + 16 * number));
+        let (name, guid) = (format!("h{}", number + 1), Guid(HOST_GUIDS + 16 * number));
         self.nodes.push(Node { name, guid, is_switch: false, ports: 1 });
         let host = self.nodes.len() - 1;
         self.links.push(((host, 1), switch));
@@ -74,42 +76,65 @@ impl Topology {
         (0..self.nodes.len()).filter(|n| !self.nodes[*n].is_switch)
     }
 
-    /// `n` switches in a ring, one host at each: port 1 leads on, port 2 back, port 3 to the host.
+    /// `n` switches in a ring, one host at each: [`Topology::ring_with`].
     ///
     /// # Errors
     /// Fewer than three switches, or more than there are LIDs.
     pub fn ring(n: usize) -> Result<Topology, ShapeError> {
-        if n < 3 || 2 * n > MAX_NODES {
-            return Err(ShapeError(format!("a ring has 3 to {} switches, not {n}", MAX_NODES / 2)));
+        Topology::ring_with(n, 1)
+    }
+
+    /// `n` switches in a ring, so many hosts at each: port 1 leads on, port 2 back, the others to the hosts.
+    ///
+    /// # Errors
+    /// Fewer than three switches, no hosts, or more of them than switches have ports or there are LIDs.
+    pub fn ring_with(n: usize, hosts: usize) -> Result<Topology, ShapeError> {
+        if n < 3 {
+            return Err(ShapeError(format!("a ring has at least 3 switches, not {n}")));
         }
+        let ports = ports_of(n, hosts, 2)?;
         let mut shape = Topology::default();
-        (1..=n).for_each(|i| _ = shape.add_switch(format!("switch-{i}"), 3));
+        (1..=n).for_each(|i| _ = shape.add_switch(format!("s{i}"), ports));
         shape.links.extend((0..n).map(|i| ((i, 1), ((i + 1) % n, 2))));
-        (0..n).for_each(|i| _ = shape.add_host((i, 3)));
+        shape.add_hosts(n, 3..=ports);
         Ok(shape)
     }
 
-    /// `x` times `y` switches in a torus, one host at each: ports 1 and 2 lead on and back along x, 3 and 4 along y, 5 to the
-    /// host.
+    /// `x` times `y` switches in a torus, one host at each: [`Topology::torus_with`].
     ///
     /// # Errors
     /// A side shorter than three, or more nodes than there are LIDs.
     pub fn torus(x: usize, y: usize) -> Result<Topology, ShapeError> {
-        if x < 3 || y < 3 || x.saturating_mul(y) > MAX_NODES / 2 {
-            let most = MAX_NODES / 2;
-            return Err(ShapeError(format!(
-                "a torus has sides from 3 on and {most} switches, not {x} by {y}"
-            )));
+        Topology::torus_with(x, y, 1)
+    }
+
+    /// `x` times `y` switches in a torus, so many hosts at each: ports 1 and 2 lead on and back along x, 3 and 4 along y, the
+    /// others to the hosts.
+    ///
+    /// # Errors
+    /// A side shorter than three, no hosts, or more of them than switches have ports or there are LIDs.
+    pub fn torus_with(x: usize, y: usize, hosts: usize) -> Result<Topology, ShapeError> {
+        if x < 3 || y < 3 {
+            return Err(ShapeError(format!("a torus has sides from 3 on, not {x} by {y}")));
         }
+        let switches = x.saturating_mul(y);
+        let ports = ports_of(switches, hosts, 4)?;
         let mut shape = Topology::default();
-        (0..x * y).for_each(|i| _ = shape.add_switch(format!("switch-{}-{}", i % x, i / x), 5));
-        for i in 0..x * y {
+        (0..switches).for_each(|i| _ = shape.add_switch(format!("s{}x{}", i % x + 1, i / x + 1), ports));
+        for i in 0..switches {
             let (column, row) = (i % x, i / x);
             shape.links.push(((i, 1), (row * x + (column + 1) % x, 2)));
             shape.links.push(((i, 3), ((row + 1) % y * x + column, 4)));
         }
-        (0..x * y).for_each(|i| _ = shape.add_host((i, 5)));
+        shape.add_hosts(switches, 5..=ports);
         Ok(shape)
+    }
+
+    /// A host at each of these ports of the first `switches` nodes.
+    fn add_hosts(&mut self, switches: usize, ports: std::ops::RangeInclusive<u8>) {
+        for switch in 0..switches {
+            ports.clone().for_each(|port| _ = self.add_host((switch, port)));
+        }
     }
 
     /// A fat tree of switches with `radix` ports each, half of them up: of two levels where that is enough for the hosts,
@@ -135,44 +160,46 @@ impl Topology {
         }
     }
 
+    /// As many spines as a leaf has ways up, each linked to every leaf once.
     fn two_levels(hosts: usize, radix: usize) -> Topology {
         let half = radix / 2;
         let leaves = hosts.div_ceil(half);
-        let spines = if leaves == 1 { 0 } else { (leaves * half).div_ceil(radix) };
+        let spines = if leaves == 1 { 0 } else { half };
         let mut shape = Topology::default();
-        (1..=leaves).for_each(|i| _ = shape.add_switch(format!("leaf-{i}"), radix as u8));
-        (1..=spines).for_each(|i| _ = shape.add_switch(format!("spine-{i}"), radix as u8));
-        let mut used = vec![0u8; spines];
-        for leaf in (0..leaves).filter(|_| spines > 0) {
-            for up in 0..half {
-                let spine = up % spines;
-                used[spine] += 1;
-                shape.links.push(((leaf, (half + up + 1) as u8), (leaves + spine, used[spine])));
-            }
+        (1..=leaves).for_each(|i| _ = shape.add_switch(format!("leaf{i}"), radix as u8));
+        (1..=spines).for_each(|i| _ = shape.add_switch(format!("spine{i}"), radix as u8));
+        for leaf in 0..leaves {
+            let up = |spine: usize| ((leaf, (half + spine + 1) as u8), (leaves + spine, (leaf + 1) as u8));
+            shape.links.extend((0..spines).map(up));
         }
+        shape.roots = if spines == 0 { vec![0] } else { (leaves..leaves + spines).collect() };
         (0..hosts).for_each(|i| _ = shape.add_host((i / half, (i % half + 1) as u8)));
         shape
     }
 
-    /// Pods of `radix / 2` leaves and as many aggregation switches below cores, as in Al-Fares et al. (2008).
+    /// Pods of up to `radix / 2` leaves below `radix / 2` spines; spine n of every pod reaches the cores of group n, as in
+    /// Al-Fares et al. (2008).
     fn three_levels(hosts: usize, radix: usize) -> Topology {
         let half = radix / 2;
-        let pods = hosts.div_ceil(half * half);
+        let leaves = hosts.div_ceil(half);
+        let spines = leaves.div_ceil(half) * half;
         let mut shape = Topology::default();
-        let (leaf, middle, core) = (0, pods * half, 2 * pods * half);
-        for (name, count) in [("leaf", pods * half), ("middle", pods * half), ("core", half * half)] {
-            (1..=count).for_each(|i| _ = shape.add_switch(format!("{name}-{i}"), radix as u8));
+        let (spine, core) = (leaves, leaves + spines);
+        for (name, count) in [("leaf", leaves), ("spine", spines), ("core", half * half)] {
+            (1..=count).for_each(|i| _ = shape.add_switch(format!("{name}{i}"), radix as u8));
         }
-        for pod in 0..pods {
-            for a in 0..half {
-                for b in 0..half {
-                    let up = (half + b + 1) as u8;
-                    let down = (a + 1) as u8;
-                    shape.links.push(((leaf + pod * half + a, up), (middle + pod * half + b, down)));
-                    shape.links.push(((middle + pod * half + a, up), (core + a * half + b, (pod + 1) as u8)));
-                }
-            }
+        for leaf in 0..leaves {
+            let (pod, down) = (leaf / half, (leaf % half + 1) as u8);
+            let up = |n: usize| ((leaf, (half + n + 1) as u8), (spine + pod * half + n, down));
+            shape.links.extend((0..half).map(up));
         }
+        for at in 0..spines {
+            let (pod, group) = (at / half, at % half);
+            let up =
+                |n: usize| ((spine + at, (half + n + 1) as u8), (core + group * half + n, (pod + 1) as u8));
+            shape.links.extend((0..half).map(up));
+        }
+        shape.roots = (core..core + half * half).collect();
         (0..hosts).for_each(|i| _ = shape.add_host((i / half, (i % half + 1) as u8)));
         shape
     }
@@ -215,6 +242,20 @@ impl Topology {
     }
 }
 
+/// Ports of each of so many switches with hosts and links to others.
+fn ports_of(switches: usize, hosts: usize, links: usize) -> Result<u8, ShapeError> {
+    let ports = hosts.saturating_add(links);
+    if hosts == 0 || ports > MAX_RADIX {
+        return Err(ShapeError(format!("a switch has 1 to {} hosts, not {hosts}", MAX_RADIX - links)));
+    }
+    if switches.saturating_mul(hosts + 1) > MAX_NODES {
+        return Err(ShapeError(format!(
+            "{switches} switches with {hosts} hosts each are more than {MAX_NODES}"
+        )));
+    }
+    Ok(ports as u8)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,7 +265,9 @@ mod tests {
         let shapes = [
             (Topology::ring(5).unwrap(), 5, 5, 10),
             (Topology::torus(4, 3).unwrap(), 12, 12, 36),
-            (Topology::fat_tree(16, 8).unwrap(), 6, 16, 32),
+            (Topology::ring_with(4, 3).unwrap(), 4, 12, 16),
+            (Topology::torus_with(3, 3, 2).unwrap(), 9, 18, 36),
+            (Topology::fat_tree(16, 8).unwrap(), 8, 16, 32),
             (Topology::fat_tree(16, 4).unwrap(), 20, 16, 48),
             (Topology::fat_tree(3, 8).unwrap(), 1, 3, 3),
         ];
@@ -245,5 +288,6 @@ mod tests {
         assert!(Topology::fat_tree(0, 4).is_err() && Topology::fat_tree(17, 4).is_err());
         assert!(Topology::fat_tree(4, 5).is_err());
         assert!(Topology::torus(usize::MAX, usize::MAX).is_err());
+        assert!(Topology::ring_with(3, 0).is_err() && Topology::ring_with(3, 300).is_err());
     }
 }

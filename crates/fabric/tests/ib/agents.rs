@@ -51,7 +51,7 @@ fn nodes_say_what_they_are_along_directed_routes() {
     assert_eq!((around.node_guid, around.local_port_num), (own.node_guid, 1));
     let name =
         NodeDescription::parse(&manager.get(&mut subnet, attribute::NODE_DESCRIPTION, 0, &[1, 1])).unwrap();
-    assert_eq!(name.name(), "switch-2");
+    assert_eq!(name.name(), "s2");
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn a_host_that_does_not_consume_stops_its_sender_and_no_other() {
         if node.is_switch {
             subnet.add_switch(SwitchConfig::new(node.guid, node.ports, &node.name)).unwrap();
         } else {
-            let holds_receives = node.name == "host-2";
+            let holds_receives = node.name == "h2";
             subnet.add_hca(HcaConfig { holds_receives, ..HcaConfig::new(node.guid, &node.name) }).unwrap();
         }
     }

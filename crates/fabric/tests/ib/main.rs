@@ -5,4 +5,5 @@ mod credits;
 mod data;
 mod keys;
 mod manager;
+mod router;
 mod traffic;

@@ -262,6 +262,9 @@ impl FabricEngine {
     fn obey(&mut self) {
         for command in std::mem::take(&mut self.commands) {
             // Groups are joined at subnet administration, which the device asks itself.
+            if let Command::ReportWrongKey { is_qkey, head } = &command {
+                self.port.report_wrong_key(*is_qkey, head);
+            }
             let Command::ResolveNeighbour { token, ip } = command else { continue };
             if self.questions.len() >= MAX_QUESTIONS {
                 self.questions.remove(0); // its asker gives up in time

@@ -6,8 +6,11 @@ use std::io;
 use std::time::Instant;
 
 use everywire_fabric::ib::{
-    HcaConfig, LinkId, LinkParams, NodeId, PortId, Subnet, SubnetOptions, SwitchConfig, VcrcCheck,
+    HcaConfig, LinkId, LinkParams, NodeId, PortId, RouterConfig, Subnet, SubnetOptions, SwitchConfig,
+    VcrcCheck,
 };
+
+use everywire_fabric::faults::Ppm;
 
 use super::plan::{LinkShape, NodeRef, Plan, PortRef};
 
@@ -38,6 +41,11 @@ impl Built {
         let mut subnet = Subnet::new(base, seed, options);
         for host in &plan.hosts {
             let (guid, ports, name) = (host.guid, host.ports, host.name.clone());
+            if host.router {
+                let added = subnet.add_router(RouterConfig::new(guid, ports, &name));
+                added.map_err(|e| wrong(format!("router {name}: {e}")))?;
+                continue;
+            }
             let config = HcaConfig { guid, ports, name, holds_receives: true };
             subnet.add_hca(config).map_err(|e| wrong(format!("host {}: {e}", host.name)))?;
         }
@@ -80,7 +88,7 @@ impl Built {
 
     /// Ports of hosts.
     pub(super) fn host_ports(&self) -> impl Iterator<Item = PortId> + '_ {
-        let hosts = self.plan.hosts.iter().enumerate();
+        let hosts = self.plan.hosts.iter().enumerate().filter(|(_, host)| !host.router);
         hosts.flat_map(|(index, host)| {
             (1..=host.ports).map(move |port| PortId { node: NodeId(index as u32), port })
         })
@@ -108,6 +116,7 @@ fn params(shape: &LinkShape) -> LinkParams {
         mtu: shape.mtu,
         vls: shape.vls,
         buffer: BUFFER,
-        ..LinkParams::DEFAULT
+        retry: shape.retry,
+        bit_errors: Ppm(shape.bit_errors_ppm),
     }
 }

@@ -70,7 +70,7 @@ fn ask(fabric: &str, request: &str) -> io::Result<String> {
     super::plan::check_name("fabric", fabric)
         .map_err(|text| io::Error::new(io::ErrorKind::InvalidInput, text))?;
     let failed = |error: io::Error| place::not_running(fabric, &error);
-    let mut stream = UnixStream::connect(place::control_socket(fabric)).map_err(failed)?;
+    let mut stream = place::reach(fabric, || UnixStream::connect(place::control_socket(fabric)))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(format!("{request}\n").as_bytes()).map_err(failed)?;
     stream.shutdown(Shutdown::Write)?;

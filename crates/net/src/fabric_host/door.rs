@@ -208,6 +208,9 @@ impl Door {
         let NodeRef::Host(index) = wanted.node else {
             return Err(format!("{text} is a switch's port; programs attach to hosts"));
         };
+        if built.plan.hosts[index].router {
+            return Err(format!("{text} is a router's port; programs attach to hosts"));
+        }
         let port = built.port_id(wanted);
         if let Some(client) = self.clients.get(&port) {
             return Err(format!("{} is taken by process {}", built.plan.port_name(wanted), client.pid));

@@ -41,7 +41,8 @@ pub(super) struct Engine {
     pub door: Option<Door>,
     pub control: Option<control::Server>,
     pub ibsim: Option<Ibsim>,
-    pub seat: Option<Seat>,
+    /// Our subnet managers, one a subnet.
+    pub seats: Vec<Seat>,
     pub backlog: Backlog,
     pub stop: Arc<Signal>,
     pub tell: Box<dyn FnMut(FabricEvent) + Send>,
@@ -73,7 +74,7 @@ impl Engine {
         if let Some(ibsim) = &mut self.ibsim {
             moved |= ibsim.turn(ready, &mut self.built, &mut self.backlog, now);
         }
-        if let Some(seat) = &mut self.seat {
+        for seat in &mut self.seats {
             moved |= seat.turn(&mut self.built, now);
         }
         moved |= self.drain(now);
@@ -114,7 +115,7 @@ impl Engine {
     fn deadline(&self) -> Option<Instant> {
         let door = self.door.as_ref().and_then(Door::timeout);
         let ibsim = self.ibsim.as_ref().and_then(Ibsim::timeout);
-        let seat = self.seat.as_ref().and_then(Seat::timeout);
+        let seat = self.seats.iter().filter_map(Seat::timeout);
         self.built.subnet.poll_timeout().into_iter().chain(door).chain(ibsim).chain(seat).min()
     }
 
@@ -132,8 +133,8 @@ impl Engine {
                 }
                 Event::Smp { port, ref mad, slid, .. } => {
                     let taken = self.ibsim.as_mut().is_some_and(|ibsim| ibsim.smp(port, slid, mad));
-                    if !taken && let Some(seat) = &mut self.seat {
-                        seat.handle(now, &event);
+                    if !taken {
+                        self.seats.iter_mut().any(|seat| seat.handle(now, &event));
                     }
                 }
                 Event::PortChanged { port, values } => {
@@ -163,7 +164,7 @@ impl Engine {
     /// A MAD of QP1: for our subnet manager's administration, or for a client of ibsim. False if it is for neither.
     fn take_gmp(&mut self, port: PortId, packet: &Bytes, now: Instant) -> bool {
         let Ok((route, mad)) = MadRoute::parse(packet) else { return false };
-        if let Some(seat) = self.seat.as_mut().filter(|seat| seat.port() == port && seat.wants(&mad)) {
+        if let Some(seat) = self.seats.iter_mut().find(|seat| seat.port() == port && seat.wants(&mad)) {
             let (at, packet) = (now, packet.clone());
             return seat.handle(now, &Event::Deliver { port, at, packet, hops: 0, credit: None });
         }
@@ -212,7 +213,7 @@ impl Engine {
             };
             (self.tell)(FabricEvent::Ibsim { port: self.built.name(port), what });
         }
-        for event in self.seat.as_mut().map(Seat::events).unwrap_or_default() {
+        for event in self.seats.iter_mut().flat_map(Seat::events) {
             (self.tell)(event);
         }
     }
@@ -221,7 +222,7 @@ impl Engine {
         match request {
             Request::Show => {
                 let process = |port| self.door.as_ref().and_then(|door| door.process(port));
-                let snapshot = snapshot::running::take(&mut self.built, process, self.seat.as_ref());
+                let snapshot = snapshot::running::take(&mut self.built, process, &self.seats);
                 serde_json::to_string(&snapshot).map_err(|e| e.to_string())
             }
             Request::Link { up, port } => self.set_link(&port, up, now).map(|()| String::new()),
@@ -252,12 +253,11 @@ pub(super) fn is_for_gsi(packet: &[u8]) -> bool {
     packet.get(at..).and_then(|rest| Bth::parse(rest).ok()).is_some_and(|bth| bth.dest_qp == Qpn::GSI)
 }
 
-/// The acknowledgement of a segment of an answer that has several (IBTA §13.6.2); `None` for what needs none.
+/// The acknowledgement of a segment of an answer (IBTA §13.6.2); `None` for what needs none.
 fn acknowledgement(mad: &Mad) -> Option<Mad> {
     let header = MadHeader::parse(mad).ok()?;
     let mut rmpp = RmppHeader::parse(&mad[MadHeader::LEN..]).ok()?;
-    let several = rmpp.active && rmpp.rmpp_type == rmpp::DATA && !(rmpp.first && rmpp.last);
-    if header.mgmt_class != class::SUBN_ADM || !several {
+    if header.mgmt_class != class::SUBN_ADM || !rmpp.active || rmpp.rmpp_type != rmpp::DATA {
         return None;
     }
     (rmpp.rmpp_type, rmpp.first, rmpp.last) = (rmpp::ACK, false, false);

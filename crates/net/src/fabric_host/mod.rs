@@ -124,14 +124,15 @@ impl Fabric {
             built.subnet.set_tap(Some(Box::new(capture(path, &built, base)?)));
         }
         let seed = engine::seed()?;
-        let seat = options.subnet_manager.then(|| seat::Seat::take(&mut built, base, seed));
+        let entropy = engine::seed()?;
+        let seats = options.subnet_manager.then(|| seat::Seat::take_all(&mut built, base, seed, entropy));
         let ibsim = options.ibsim.as_deref().map(ibsim::Ibsim::open).transpose()?;
         let stop = Signal::new()?;
         let mut engine = Engine {
             door: Some(door::Door::open(&name)?),
             control: Some(control::Server::open(&name)?),
             ibsim,
-            seat,
+            seats: seats.unwrap_or_default(),
             backlog: mads::Backlog::default(),
             stop: stop.clone(),
             tell: Box::new(tell),

@@ -9,7 +9,7 @@ use everywire_wire::{Guid, Mad};
 
 use super::FabricEvent;
 use super::built::Built;
-use super::plan::{self, NodeRef, Plan, PortRef};
+use super::plan::{self, NodeRef, Plan, PortRef, SubnetPlan};
 
 /// Warnings that are kept for pictures.
 const MAX_WARNINGS: usize = 32;
@@ -23,10 +23,22 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Starts it.
-    pub(super) fn take(built: &mut Built, now: Instant, seed: u64) -> Seat {
-        let port = built.port_id(built.plan.sm);
-        let sm = Sm::new(config(&built.plan), seed);
+    /// Starts one for every subnet.
+    pub(super) fn take_all(built: &mut Built, now: Instant, seed: u64, entropy: u64) -> Vec<Seat> {
+        let all: Vec<_> = built.plan.all_subnets().collect();
+        all.into_iter().map(|at| Seat::take(built, now, seed, entropy, at)).collect()
+    }
+
+    /// Starts it. Who shows the SM_Key is trusted (IBTA §14.4.7): the plan's, or one that nobody knows, made of `entropy`.
+    fn take(
+        built: &mut Built,
+        now: Instant,
+        seed: u64,
+        entropy: u64,
+        SubnetPlan { sm: at, gid_prefix }: SubnetPlan,
+    ) -> Seat {
+        let port = built.port_id(at);
+        let sm = Sm::new(config(&built.plan, entropy, at, gid_prefix), seed);
         let hosted = HostedSm::start(now, sm, port, &mut built.subnet);
         Seat { hosted, engine: built.plan.engine, warnings: Vec::new(), events: Vec::new() }
     }
@@ -95,14 +107,17 @@ impl Seat {
     }
 }
 
-fn config(plan: &Plan) -> SmConfig {
+fn config(plan: &Plan, entropy: u64, at: PortRef, gid_prefix: u64) -> SmConfig {
     let roots: Vec<Guid> = plan.roots.iter().map(|index| plan.switches[*index].guid).collect();
     let engine = match plan.engine {
         plan::Engine::MinHop => RoutingEngine::MinHop,
         plan::Engine::UpDown => RoutingEngine::UpDown { roots },
         plan::Engine::FatTree => RoutingEngine::FatTree { roots },
     };
-    let mut config = SmConfig { engine, lmc: plan.lmc, ..SmConfig::new(port_guid(plan, plan.sm)) };
+    let base = SmConfig::new(port_guid(plan, at)).secret_sm_key(entropy);
+    let sm_key = plan.sm_key.unwrap_or(base.sm_key);
+    let mut config =
+        SmConfig { engine, lmc: plan.lmc, sm_key, priority: plan.sm_priority, gid_prefix, ..base };
     config.partitions.extend(plan.partitions.iter().map(|partition| {
         let member = |full| move |port: &PortRef| (port_guid(plan, *port), full);
         let full = partition.full.iter().map(member(true));

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use everywire_fabric::ib::mad_packet::MadRoute;
 use everywire_wire::mad::{MadHeader, class, method};
+use everywire_wire::perf::{self, PerfMad, PortCounters};
 use everywire_wire::smp::{NodeInfo, Smp, attribute};
-use everywire_wire::{Guid, Lid, MAD_LEN, Qpn};
+use everywire_wire::{Gid, Guid, Lid, MAD_LEN, Qpn};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind, connect, recv, send, sendto,
     socket,
@@ -26,6 +27,7 @@ pub(super) fn plan(name: &str) -> Plan {
         ports: 1,
         guid: Guid(0x0245_5700_0100_0000 + n * 16),
         ips: vec![[10, 77, 0, n as u8].into()],
+        router: false,
     };
     let link = |host: usize| LinkPlan {
         ends: [
@@ -40,6 +42,10 @@ pub(super) fn plan(name: &str) -> Plan {
         switches: vec![SwitchPlan { name: "s1".to_owned(), ports: 2, guid: Guid(0x0245_5700_0200_0000) }],
         links: vec![link(0), link(1)],
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
+        sm_key: None,
+        sm_priority: 0,
+        gid_prefix: Gid::DEFAULT_PREFIX,
+        subnets: Vec::new(),
         engine: Engine::UpDown,
         roots: Vec::new(),
         lmc: 0,
@@ -110,6 +116,79 @@ fn nothing_is_lost_on_the_way_to_a_slow_receiver() {
         receiver.receive(|_| {});
     }
     assert_eq!(receiver.gone(), Some("the fabric ends"));
+}
+
+/// What the wire damages is lost and counted where it would have arrived; with link-level retry nothing is, and its errors are
+/// counted all the same. The counters are read as perfquery reads them (IBTA §16.1.3.5).
+#[test]
+fn bit_errors_lose_packets_unless_the_link_sends_them_again() {
+    const PACKETS: usize = 1000;
+    for retry in [false, true] {
+        let mut plan = plan(if retry { "retry" } else { "errors" });
+        plan.links[1].shape = LinkShape { retry, bit_errors_ppm: 50_000, ..LinkShape::default() };
+        let (fabric, events) = start(plan, &FabricOptions::default());
+        wait_for(&events, |event| *event == FabricEvent::Ready);
+        let (mut sender, mine) = FabricPort::attach(fabric.name(), "h1/1").expect("a port");
+        let (mut receiver, theirs) = FabricPort::attach(fabric.name(), "h2/1").expect("a port");
+        let services = MadRoute::services(mine.port.lid, theirs.port.lid, 0);
+        let route = MadRoute { dest_qp: Qpn::new(77), ..services };
+        let (mut sent, mut received, mut quiet) = (0, 0, Instant::now());
+        let until = Instant::now() + PATIENCE;
+        while received < PACKETS && (sent < PACKETS || quiet.elapsed() < Duration::from_secs(1)) {
+            assert!(Instant::now() < until, "{sent} sent, {received} received");
+            let batch: Vec<Vec<u8>> =
+                (sent..PACKETS.min(sent + 32)).map(|_| route.packet(&[0; MAD_LEN])).collect();
+            let (before, went) = (received, sender.send(batch.iter().map(Vec::as_slice)));
+            sent += went;
+            sender.receive(|_| panic!("nobody sends to it"));
+            receiver.receive(|_| received += 1);
+            if went > 0 || received > before {
+                quiet = Instant::now();
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let counters = port_counters(&mut sender, &MadRoute { src_qp: Qpn::new(78), ..services });
+        let lost = PACKETS - received;
+        // 50 of 1000 on average; the manager's own MADs on the way in are damaged too.
+        assert!((10..150).contains(&counters.symbol_errors), "{retry}: {counters:?}");
+        if retry {
+            assert_eq!((lost, counters.rcv_errors), (0, 0));
+        } else {
+            assert!((10..150).contains(&lost), "{lost} lost");
+            assert!(usize::from(counters.rcv_errors) >= lost, "{lost} lost, {counters:?}");
+        }
+    }
+}
+
+/// PortCounters of port 1 at the end of a route; asked again when the wire has swallowed the question or the answer.
+fn port_counters(port: &mut FabricPort, route: &MadRoute) -> PortCounters {
+    let header = MadHeader {
+        base_version: 1,
+        mgmt_class: class::PERF_MGT,
+        class_version: perf::CLASS_VERSION,
+        method: method::GET,
+        attribute_id: perf::attribute::PORT_COUNTERS,
+        transaction_id: 7,
+        ..MadHeader::default()
+    };
+    let mut request = PerfMad { header, ..PerfMad::default() };
+    PortCounters { port_select: 1, ..PortCounters::default() }.emit(&mut request.data);
+    let mut mad = [0; MAD_LEN];
+    request.emit(&mut mad);
+    for _ in 0..50 {
+        port.send(std::iter::once(&route.packet(&mad)[..]));
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            let mut answer = None;
+            port.receive(|packet| answer = MadRoute::parse(packet).ok());
+            if let Some((_, mad)) = answer {
+                let answer = PerfMad::parse(&mad).expect("a MAD");
+                return PortCounters::parse(&answer.data).expect("counters");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    panic!("the counters do not answer")
 }
 
 /// As libumad2sim does it: bind, connect, NODEINFO, a directed route to the switch, and out again.

@@ -11,7 +11,7 @@ use everywire_fabric::ib::IbPort;
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 /// Version of this protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Service levels and virtual lanes of a port.
 pub const LEVELS: usize = 16;
 /// Lanes of the socket: one a service level, and one for management packets, which have virtual lane 15.
@@ -41,6 +41,7 @@ const PORT: u8 = 6;
 const RESOLVE: u8 = 7;
 const RESOLVED: u8 = 8;
 const BYE: u8 = 9;
+const WRONG_KEY: u8 = 10;
 
 /// What a program is told of its port, when it attaches and whenever something changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +123,8 @@ pub enum Message<'a> {
     Resolve { token: u64, ip: Gid },
     /// This one; zero where nobody has it.
     Resolved { token: u64, gid: Gid },
+    /// The program has dropped a packet for its Q_Key, or else its P_Key; the packet's headers.
+    WrongKey { is_qkey: bool, head: &'a [u8] },
     /// The program leaves in order.
     Bye,
 }
@@ -231,6 +234,11 @@ impl<'a> Message<'a> {
             PORT => Message::Port(Box::new(reader.port()?)),
             RESOLVE => Message::Resolve { token: reader.u64()?, ip: Gid(reader.array()?) },
             RESOLVED => Message::Resolved { token: reader.u64()?, gid: Gid(reader.array()?) },
+            WRONG_KEY => {
+                let is_qkey = reader.u8()? != 0;
+                let head = reader.take(reader.0.len()).filter(|head| head.len() <= MAX_TEXT)?;
+                Message::WrongKey { is_qkey, head }
+            }
             BYE => Message::Bye,
             _ => return None,
         };
@@ -280,6 +288,10 @@ impl<'a> Message<'a> {
                 out.push(RESOLVED);
                 out.extend(token.to_le_bytes());
                 out.extend(gid.0);
+            }
+            Message::WrongKey { is_qkey, head } => {
+                out.extend([WRONG_KEY, u8::from(*is_qkey)]);
+                out.extend(head.iter().take(MAX_TEXT));
             }
             Message::Bye => out.push(BYE),
         }

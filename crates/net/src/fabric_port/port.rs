@@ -65,11 +65,7 @@ impl FabricPort {
     /// # Errors
     /// No such fabric or port; who has the port.
     pub(crate) fn attach(fabric: &str, port: &str) -> io::Result<(FabricPort, Welcome)> {
-        let failed = |error: io::Error| place::not_running(fabric, &error);
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let address = SocketAddrUnix::new(place::attach_socket(fabric))?;
-        rustix::net::connect(&fd, &address).map_err(|e| failed(e.into()))?;
+        let fd = place::reach(fabric, || connect(fabric))?;
         FabricPort::greet(fd, fabric, port)
     }
 
@@ -295,6 +291,11 @@ impl FabricPort {
         self.say(Message::Resolve { token, ip }.bytes());
     }
 
+    /// Tells the port's agent of a packet that was dropped for its key.
+    pub(crate) fn report_wrong_key(&mut self, is_qkey: bool, head: &[u8]) {
+        self.say(Message::WrongKey { is_qkey, head }.bytes());
+    }
+
     fn say(&mut self, message: Vec<u8>) {
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push(message);
@@ -334,6 +335,14 @@ impl FabricPort {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
+}
+
+/// A socket to the door of a fabric.
+fn connect(fabric: &str) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(place::attach_socket(fabric))?)?;
+    Ok(fd)
 }
 
 impl Drop for FabricPort {

@@ -114,10 +114,14 @@ impl AtomicWord {
                 }
             }
         }
-        let mut walk = Walk { word: self, changing, idle, unknown, last, confirmed, steps: 0 };
-        let mut place = Place { value: self.start, seen: 0, latest: HashMap::new(), taken: Vec::new() };
-        if walk.from(&mut place) {
-            return Ok(());
+        // Few of the unknown ones were executed, as a rule: ways with fewer are tried first.
+        let mut walk = Walk { word: self, changing, idle, unknown, last, confirmed, most: 0, steps: 0 };
+        while walk.most <= walk.unknown.len() && walk.steps <= MAX_STEPS {
+            let mut place = Place { value: self.start, seen: 0, latest: HashMap::new(), taken: Vec::new() };
+            if walk.from(&mut place) {
+                return Ok(());
+            }
+            walk.most += 1;
         }
         Err(violation!(
             "{}: no order of its {} atomic operations leads from {:#x} to {last:#x} with the values they reported: {:?}",
@@ -148,6 +152,8 @@ struct Walk<'a> {
     unknown: Vec<usize>,
     last: u64,
     confirmed: usize,
+    /// Unknown operations that may be taken.
+    most: usize,
     steps: usize,
 }
 
@@ -181,6 +187,9 @@ impl Walk<'_> {
         }
         if place.seen == self.confirmed && place.value == self.last {
             return true;
+        }
+        if place.taken.len() == self.most {
+            return false;
         }
         for i in self.unknown.clone() {
             let op = &self.word.ops[i];

@@ -75,6 +75,9 @@ const FAULTS: [Fault; 17] = [
     Fault::RemoteInv,
 ];
 
+/// Those whose status the wire does not matter for.
+const LOCAL_FAULTS: [Fault; 3] = [Fault::UnknownLkey, Fault::LocalBounds, Fault::LocalDomain];
+
 /// A key that nobody has handed out, as far as chance allows.
 const NO_KEY: u32 = 0xdead_be01;
 /// A send queue that stops is flushed within this time: nothing of it waits for a peer.
@@ -92,13 +95,14 @@ impl Rig {
         if !connection.plan.reliable {
             return self.stop_and_go(index, side);
         }
-        let fault = *self.dice.pick(&FAULTS);
+        let is_ib = self.traits().is_ib;
+        let fault = *self.dice.pick(if is_ib { &FAULTS[..] } else { &LOCAL_FAULTS });
         let Some(built) = self.build_bad(index, side, fault)? else { return Ok(()) };
         self.tally.bad += 1;
         let ends = &mut self.connections[index].ends;
         // This end fails by itself; its receives go with it. The peer follows when the fault is found there.
         ends[side].receives_may_flush();
-        if !matches!(
+        let is_local = matches!(
             fault,
             Fault::UnknownLkey
                 | Fault::LocalBounds
@@ -106,7 +110,9 @@ impl Rig {
                 | Fault::LocalDomain
                 | Fault::LocalInv
                 | Fault::BindRight
-        ) {
+        );
+        // A stream ends at both ends, whoever found the fault (RFC 5040 §7).
+        if !is_local || !is_ib {
             ends[1 - side].may_be_flushed();
         }
         // An end that is gone answers no more.

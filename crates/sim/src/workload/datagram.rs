@@ -35,8 +35,11 @@ pub struct Datagrams {
 }
 
 impl Rig {
-    /// Makes the datagram queue pair of a host.
+    /// Makes the datagram queue pair of a host, where the wire has datagrams.
     pub fn open_datagrams(&mut self, host: usize) -> Result<(), Violation> {
+        if !self.traits().is_ib {
+            return Ok(());
+        }
         let queues = [self.dice.below(QUEUES), self.dice.below(QUEUES)];
         let node = &self.nodes[host];
         let init = QpInit {

@@ -19,6 +19,7 @@ impl Rig {
     /// Runs the world for `time` and judges what it did.
     pub fn tick(&mut self, time: Duration) -> Result<(), Violation> {
         self.world.run_for(time);
+        self.plug_in(self.world.elapsed());
         self.poll()?;
         self.settle_late()
     }
@@ -82,7 +83,7 @@ impl Rig {
                 return Err(violation!("{owner:?}: nothing is known of {id:#x}"));
             };
             match how {
-                Ended::Success => self.send_succeeded(owner, pending)?,
+                Ended::Success => self.send_succeeded(owner, id, pending)?,
                 Ended::Failed(status) => {
                     // Where the peer was there and refused, it executed nothing after that. Where this end lost patience, the peer
                     // may have got any way through what was already sent.
@@ -107,7 +108,7 @@ impl Rig {
         }
     }
 
-    fn send_succeeded(&mut self, owner: Owner, pending: Pending) -> Result<(), Violation> {
+    fn send_succeeded(&mut self, owner: Owner, id: u64, pending: Pending) -> Result<(), Violation> {
         let end = self.end(owner)?;
         let (host, number) = (end.host, end.node);
         match &mut end.out {
@@ -122,9 +123,18 @@ impl Rig {
         if let Some(slot) = pending.sink {
             self.settle_sink(host, number, slot, Outcome::Done, pending.sink_is_lent)?;
         }
+        if pending.writes.is_some() && !self.traits().success_is_placement {
+            let landing = Pending { writes: pending.writes, ..Pending::default() };
+            self.end(owner)?.not_landed.push_back((id, landing));
+            return Ok(());
+        }
         self.left_opening(&pending);
         if let Some(place) = pending.reads {
             self.give_back(place);
+        }
+        if pending.answered {
+            // The peer answers in order: what was written before has landed.
+            self.all_landed(owner, id)?;
         }
         if let Some(place) = pending.writes {
             if reliable {
@@ -138,6 +148,21 @@ impl Rig {
             self.key_step(at, node, index, step);
         }
         Ok(())
+    }
+
+    /// Something posted after them shows that all WRITEs of an end before `id` have landed: the wire keeps their order.
+    fn all_landed(&mut self, owner: Owner, id: u64) -> Result<(), Violation> {
+        loop {
+            let waiting = &mut self.end(owner)?.not_landed;
+            if waiting.front().is_none_or(|(first, _)| *first >= id) {
+                return Ok(());
+            }
+            let Some((_, landed)) = waiting.pop_front() else { return Ok(()) };
+            self.left_opening(&landed);
+            if let Some(place) = landed.writes {
+                self.settle(place, Outcome::Done)?;
+            }
+        }
     }
 
     fn send_not_done(&mut self, owner: Owner, pending: Pending) -> Result<(), Violation> {
@@ -223,44 +248,6 @@ impl Rig {
         }
     }
 
-    fn atomic_found(
-        &mut self,
-        owner: Owner,
-        at: usize,
-        node: u64,
-        word: Word,
-        sink: Option<Slot>,
-    ) -> Result<(), Violation> {
-        let qpn = {
-            let end = self.end(owner)?;
-            (end.host as u64) << 32 | u64::from(end.qp.qpn().get())
-        };
-        let host = self.end(owner)?.host;
-        let Some(sink) = sink else {
-            return Err(violation!("{owner:?}: an atomic without a place for its result"));
-        };
-        let original = self.nodes[host].word_at(sink.offset)?;
-        if !self.is_live(at, node) {
-            return Ok(());
-        }
-        match word {
-            Word::Counter => self.nodes[at].counter.found(qpn, original)?,
-            Word::History(op) => self.nodes[at].word.found(op, original),
-        }
-        Ok(())
-    }
-
-    /// An atomic may or may not have been executed.
-    pub fn atomic_unknown(&mut self, at: usize, node: u64, word: Word) {
-        if !self.is_live(at, node) {
-            return;
-        }
-        match word {
-            Word::Counter => self.nodes[at].counter.unknown(),
-            Word::History(op) => self.nodes[at].word.unknown(op),
-        }
-    }
-
     fn key_step(&mut self, host: usize, node: u64, index: usize, step: KeyStep) {
         if !self.is_live(host, node) {
             return;
@@ -315,6 +302,7 @@ impl Rig {
         };
         if strict {
             self.landed(connection, side, message.wr_id)?;
+            self.all_landed(Owner::End { connection, side: 1 - side }, message.wr_id)?;
             let node = &self.nodes[host];
             let old = node.shadow.known(layout.slot.offset, layout.slot.len);
             let expected = layout.scatter(old, &message.payload);

@@ -1,6 +1,6 @@
 //! One end of a connection, or a datagram queue pair: the queue pair and what the workload knows of its work requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use everywire_verbs::{Connection as CmConnection, Qp, WcStatus};
 
@@ -56,6 +56,8 @@ pub struct Pending {
     pub reads: Option<Place>,
     /// A slot of the peer that is written: a claim is open there.
     pub writes: Option<Place>,
+    /// The peer answers it, after everything that was posted before: a READ or an atomic.
+    pub answered: bool,
     /// The atomic word of a node.
     pub atomic: Option<(usize, u64, Word)>,
     /// An opening of the poster or the peer that changes: host, node, index, step.
@@ -99,6 +101,8 @@ pub struct End {
     pub may_fail: Vec<WcStatus>,
     /// Messages to the peer.
     pub out: Stream,
+    /// WRITEs that have succeeded on a wire where that does not say that they have landed: told by their tokens.
+    pub not_landed: VecDeque<(u64, Pending)>,
     /// Requests whose end is known only to be unknown; their claims stay open until both ends are gone.
     pub unknown: Vec<Pending>,
     /// Messages among them.
@@ -141,6 +145,7 @@ impl End {
             } else {
                 Stream::Lossy(LossyStream::default())
             },
+            not_landed: VecDeque::new(),
             unknown: Vec::new(),
             unknown_messages: 0,
             unsent_messages: 0,

@@ -24,6 +24,7 @@ impl Rig {
             self.world.set_faults(HostId(host), Faults::NONE);
             self.world.partition(HostId(host), false);
         }
+        self.all_ports_up()?;
         self.tick(self.plan.longest_flight() + Duration::from_millis(25))?;
         for index in 0..self.connections.len() {
             if self.connections[index].broken {
@@ -48,12 +49,18 @@ impl Rig {
         self.verify_nodes()
     }
 
-    /// A signalled request without bytes or a valid key: it tells the fate of the unsignalled ones before it.
+    /// A signalled request without bytes or a valid key: it tells the fate of the unsignalled ones before it. A WRITE, or a READ
+    /// where success of a WRITE says nothing of the peer.
     fn post_last(&mut self, index: usize, side: usize) -> Result<(), Violation> {
         let id = self.id();
         let remote = Remote { addr: 0xffff_ffff_ffff_fff0, rkey: RKey(0xffff_ffff) };
-        let wr = SendWr::new(id, SendOp::Write { remote });
-        self.post(index, side, vec![Built::new(Kind::Write, wr, Pending::default())])
+        let answered = !self.traits().success_is_placement;
+        let (kind, op) = match answered {
+            true => (Kind::Read, SendOp::Read { remote }),
+            false => (Kind::Write, SendOp::Write { remote }),
+        };
+        let pending = Pending { answered, ..Pending::default() };
+        self.post(index, side, vec![Built::new(kind, SendWr::new(id, op), pending)])
     }
 
     fn come_to_rest(&mut self) -> Result<(), Violation> {

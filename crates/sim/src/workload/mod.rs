@@ -4,6 +4,7 @@
 //! Start at [`run`]; `plan` says what a seed stands for, `ops` and `bad` make the requests, `drive` judges what becomes of them, `finish`
 //! closes the accounts. A failure names its seed, and the seed replays it.
 
+mod atomics;
 mod bad;
 mod chaos;
 mod connection;
@@ -20,6 +21,7 @@ mod random;
 mod receives;
 mod rig;
 mod slots;
+mod wire;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +33,7 @@ pub use rig::Tally;
 use everywire_verbs::Wire;
 
 use crate::checkers::Violation;
+use crate::world::HostId;
 use rig::Rig;
 
 /// Work requests in a run, at least.
@@ -49,11 +52,13 @@ pub struct Options {
     pub trace: bool,
     /// What carries the messages.
     pub wire: Wire,
+    /// Whether iWARP has the extensions of RFC 7306.
+    pub rfc7306: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { target: DEFAULT_TARGET, capture: None, trace: false, wire: Wire::RoceV2 }
+        Options { target: DEFAULT_TARGET, capture: None, trace: false, wire: Wire::RoceV2, rfc7306: false }
     }
 }
 
@@ -92,7 +97,7 @@ pub struct Failure {
 
 /// Runs a seed.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
-    let plan = Plan::new(seed, options.target).over(options.wire);
+    let plan = Plan::new(seed, options.target).over(options.wire, options.rfc7306);
     let weather = plan.weather;
     let fail = |violation, elapsed, sends| Failure { seed, weather, elapsed, sends, violation };
     let mut rig = Rig::new(plan, options).map_err(|v| fail(v, Duration::ZERO, 0))?;
@@ -113,7 +118,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
             rig.tally.sends,
         ));
     }
-    let frames = (0..rig.nodes.len()).map(|h| rig.world.nic_counters(crate::world::HostId(h)).sent).sum();
+    let frames = (0..rig.nodes.len()).map(|h| rig.world.nic_counters(HostId(h)).sent).sum();
     Ok(Report { seed, tally: rig.tally, frames, elapsed: rig.world.elapsed(), digest: rig.world.digest() })
 }
 
@@ -191,6 +196,12 @@ impl Rig {
             1 if self.partitions_left > 0 => {
                 self.partitions_left -= 1;
                 self.cut_off(host);
+                Ok(())
+            }
+            2 if self.resets_left > 0 => {
+                self.resets_left -= 1;
+                self.say(|| format!("streams of host {host} are reset"));
+                self.world.reset_streams(HostId(host));
                 Ok(())
             }
             2 if self.dice.chance(1, 6) => self.reconnect(index),

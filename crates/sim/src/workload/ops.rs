@@ -3,13 +3,12 @@
 use everywire_verbs::{SendOp, SendWr, Sge};
 
 use super::connection::{INLINE, SEGMENTS, SEND_DEPTH};
-use super::end::{Pending, Place, Stream, Word};
-use super::node::{COUNTER_AT, Opening, WORD_AT};
+use super::end::{Pending, Place, Stream};
+use super::node::Opening;
 use super::random::pattern;
 use super::rig::Rig;
 use super::slots::{Layout, Slot};
 use crate::checkers::Violation;
-use crate::checkers::atomics::AtomicKind;
 use crate::checkers::completions::SendExpect;
 use crate::checkers::delivery::Message;
 use crate::violation;
@@ -60,8 +59,16 @@ const ALL_KINDS: [Kind; KINDS] = [
     Kind::FastReg,
     Kind::LocalInv,
 ];
+
+impl Kind {
+    /// Whether the peer needs a receive for it.
+    fn takes_receive(self) -> bool {
+        matches!(self, Kind::Send | Kind::SendImm | Kind::SendInv | Kind::WriteImm)
+    }
+}
+
 /// How often each comes, on RC and on UC.
-const RC_WEIGHTS: [usize; KINDS] = [12, 6, 8, 14, 6, 14, 3, 6, 8, 5, 5, 2];
+pub const RC_WEIGHTS: [usize; KINDS] = [12, 6, 8, 14, 6, 14, 3, 6, 8, 5, 5, 2];
 const UC_WEIGHTS: [usize; KINDS] = [8, 4, 0, 10, 4, 0, 0, 0, 0, 0, 0, 0];
 
 /// The payload of a request at its poster.
@@ -116,7 +123,15 @@ impl Rig {
         let room = SEND_DEPTH.saturating_sub(self.connections[index].ends[side].sends.open());
         while batch.len() < count.min(room) {
             let reliable = self.connections[index].plan.reliable;
-            let kind = ALL_KINDS[self.dice.weighted(if reliable { &RC_WEIGHTS } else { &UC_WEIGHTS })];
+            let kind =
+                ALL_KINDS[self.dice.weighted(if reliable { self.traits().weights } else { &UC_WEIGHTS })];
+            let messages = batch.iter().filter(|built: &&Built| built.message.is_some()).count();
+            if kind.takes_receive()
+                && !self.traits().waits_for_receives
+                && !self.has_receives_for(index, side, messages + 1)
+            {
+                break;
+            }
             let built = self.build(index, side, kind)?;
             if built.is_empty() {
                 break; // no room in memory, or no key to work on
@@ -277,6 +292,14 @@ impl Rig {
         Ok(Some(Built { message: Some(message), ..Built::new(kind, wr, pending) }))
     }
 
+    /// Whether the peer has posted receives for so many messages more than are under way to it.
+    fn has_receives_for(&self, index: usize, side: usize, messages: usize) -> bool {
+        let [me, peer] = [side, 1 - side].map(|s| &self.connections[index].ends[s]);
+        let open = peer.recvs.as_ref().map_or(0, |recvs| recvs.open());
+        matches!(&me.out, Stream::Reliable(stream)
+            if open >= messages && stream.nth(open - messages).is_none())
+    }
+
     fn build_write(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
         let connection = &self.connections[index];
         let (host, mtu) = (connection.ends[side].host, connection.mtu);
@@ -327,14 +350,20 @@ impl Rig {
             self.drop_target(from);
             return Ok(Vec::new());
         };
-        let layout = Layout::new(&mut self.dice, sink, SEGMENTS);
+        let segments = self.traits().read_segments;
+        let layout = Layout::new(&mut self.dice, sink, segments);
         let content = self.nodes[from.host].shadow.known(from.slot.offset, len).to_vec();
         let landed = layout.scatter(&vec![0; len], &content);
         self.nodes[host].shadow.claim(sink.offset, landed)?;
         let id = self.id();
         let wr = self.flags(SendWr::new(id, SendOp::Read { remote }).with_sges(self.sges(host, &layout)));
-        let pending =
-            Pending { sink: Some(sink), sink_is_lent: chained, reads: Some(from), ..Pending::default() };
+        let pending = Pending {
+            sink: Some(sink),
+            sink_is_lent: chained,
+            reads: Some(from),
+            answered: true,
+            ..Pending::default()
+        };
         let read = Built { byte_len: Some(len as u32), ..Built::new(Kind::Read, wr, pending) };
         let mut built = vec![read];
         if chained {
@@ -353,49 +382,6 @@ impl Rig {
             }
         }
         Ok(built)
-    }
-
-    fn build_atomic(&mut self, index: usize, side: usize, kind: Kind) -> Result<Option<Built>, Violation> {
-        let (host, peer) =
-            (self.connections[index].ends[side].host, self.connections[index].ends[1 - side].host);
-        let peer_node = self.connections[index].ends[1 - side].node;
-        if !self.is_live(peer, peer_node) {
-            return Ok(None);
-        }
-        let Some(sink) = self.nodes[host].areas[0].take(&mut self.dice, 8, 1) else { return Ok(None) };
-        let layout = Layout::new(&mut self.dice, sink, 1);
-        self.nodes[host].shadow.claim_scribble(sink.offset, 8)?;
-        let queue = (host as u64) << 32 | u64::from(self.connections[index].ends[side].qp.qpn().get());
-        let node = &mut self.nodes[peer];
-        let (counter, word) = (node.main.remote(COUNTER_AT), node.main.remote(WORD_AT));
-        let mut history = |kind| Word::History(node.word.posted(queue, kind));
-        let (op, word) = match kind {
-            Kind::CompareSwap => {
-                // Half of them against the value that is there now, which may be gone when they arrive.
-                let swap = self.dice.bits();
-                let compare = if self.dice.chance(1, 2) {
-                    self.nodes[peer].word_at(WORD_AT)?
-                } else {
-                    self.dice.bits()
-                };
-                let kind = AtomicKind::CompareSwap { compare, swap };
-                let op = self.nodes[peer].word.posted(queue, kind);
-                (SendOp::CompareSwap { remote: word, compare, swap }, Word::History(op))
-            }
-            _ if self.dice.chance(1, 3) => {
-                let add = self.dice.bits();
-                (SendOp::FetchAdd { remote: word, add }, history(AtomicKind::FetchAdd(add)))
-            }
-            _ => {
-                node.counter.posted();
-                (SendOp::FetchAdd { remote: counter, add: 1 }, Word::Counter)
-            }
-        };
-        let id = self.id();
-        let wr = self.flags(SendWr::new(id, op).with_sges(self.sges(host, &layout)));
-        let pending =
-            Pending { sink: Some(sink), atomic: Some((peer, peer_node, word)), ..Pending::default() };
-        Ok(Some(Built { byte_len: Some(8), ..Built::new(kind, wr, pending) }))
     }
 
     /// A slot of the peer's, in the open or behind a key, and how to reach it.

@@ -9,6 +9,7 @@ use everywire_verbs::Wire;
 use everywire_wire::Mtu;
 
 use super::random::Dice;
+use super::wire::traits;
 use crate::checkers::delivery::LossyNetwork;
 
 /// How the network behaves in a run.
@@ -81,12 +82,16 @@ pub struct Plan {
     pub udp_checksum: bool,
     /// What carries the messages.
     pub wire: Wire,
+    /// Whether iWARP has the extensions of RFC 7306.
+    pub rfc7306: bool,
     /// Connected pairs.
     pub connections: Vec<ConnectionPlan>,
     /// Hosts are killed and restarted this many times.
     pub kills: usize,
     /// Hosts are cut off for a while this many times.
     pub partitions: usize,
+    /// Streams of a host are reset this many times.
+    pub resets: usize,
     /// One request in this many is bound to fail.
     pub one_bad_in: usize,
     /// Work requests to post in all.
@@ -130,21 +135,38 @@ impl Plan {
             faults: faults(&mut dice, weather),
             udp_checksum: weather != Weather::Corrupt && dice.chance(1, 2),
             wire: Wire::RoceV2,
+            rfc7306: false,
             connections,
             kills: if rough { dice.weighted(&[4, 2, 1]) } else { 0 },
             partitions: if rough { dice.weighted(&[3, 2, 1]) } else { 0 },
+            resets: 0,
             one_bad_in: *dice.pick(&[80, 150, 400]),
             target,
         }
     }
 
-    /// The same over another wire. InfiniBand has no weather: links keep their packets, and only hosts die.
-    pub fn over(self, wire: Wire) -> Plan {
-        match wire {
-            Wire::InfiniBand => {
-                Plan { wire, weather: Weather::Calm, faults: Faults::NONE, partitions: 0, ..self }
+    /// The same over another wire. InfiniBand has no weather: its links keep their packets until they are pulled, hosts' and
+    /// those between switches. On iWARP streams break as well; its connections are all reliable, made through the connection
+    /// manager, between two hosts, and with receives of their own: of a shared queue no sender knows how many are left for it.
+    pub fn over(self, wire: Wire, rfc7306: bool) -> Plan {
+        let traits = traits(wire, rfc7306);
+        let hosts = self.ips.len();
+        let connections = self.connections.iter().map(|plan| {
+            let [first, second] = plan.hosts;
+            let alone = second == first && !traits.is_ib;
+            ConnectionPlan {
+                reliable: plan.reliable || !traits.is_ib,
+                hosts: [first, if alone { (first + 1) % hosts } else { second }],
+                setup: if traits.by_hand { plan.setup } else { Setup::ConnectionManager },
+                shared: if traits.waits_for_receives { plan.shared } else { [false; 2] },
+                ..*plan
             }
-            _ => Plan { wire, ..self },
+        });
+        let same = Plan { wire, rfc7306, connections: connections.collect(), ..self };
+        match wire {
+            Wire::InfiniBand => Plan { weather: Weather::Calm, faults: Faults::NONE, ..same },
+            Wire::Iwarp => Plan { resets: same.partitions, ..same },
+            Wire::RoceV2 | Wire::RoceV1 => same,
         }
     }
 
@@ -158,7 +180,9 @@ impl Plan {
 
     /// Whether frames may go missing, be it by damage.
     pub fn loses(&self) -> bool {
-        self.faults.loss > Ppm::NEVER || self.faults.corrupt > Ppm::NEVER || self.kills + self.partitions > 0
+        self.faults.loss > Ppm::NEVER
+            || self.faults.corrupt > Ppm::NEVER
+            || self.kills + self.partitions + self.resets > 0
     }
 
     /// The longest that a frame can be under way: queues full, held back and repeated.

@@ -13,13 +13,29 @@ use super::end::Place;
 use super::node::Node;
 use super::plan::Plan;
 use super::random::Dice;
+use super::wire::{Traits, traits};
 use crate::checkers::Violation;
 use crate::checkers::shadow::Outcome;
-use crate::violation;
 use crate::world::{HostConfig, HostId, World};
+use crate::{ensure, violation};
 
 /// Receive work requests have this bit in their token.
 pub const RECV_BIT: u64 = 1 << 63;
+
+/// A cable of InfiniBand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cable {
+    /// A host's.
+    Host(usize),
+    /// One of those between the switches.
+    Trunk(u8),
+}
+
+fn subnet_up(world: &World) -> Result<(), Violation> {
+    let up = world.ib_up(BRING_UP);
+    ensure!(up, "the subnet manager has not brought the subnet up within {BRING_UP:?}");
+    Ok(())
+}
 
 /// How long a subnet may take to come up.
 const BRING_UP: Duration = Duration::from_secs(60);
@@ -89,6 +105,10 @@ pub struct Rig {
     pub kills_left: usize,
     /// Partitions still to come.
     pub partitions_left: usize,
+    /// Resets still to come.
+    pub resets_left: usize,
+    /// InfiniBand's cables that are out, and until when.
+    pub pulled: Vec<(Duration, Cable)>,
     /// Print what is posted and what completes.
     pub trace: bool,
 }
@@ -102,10 +122,13 @@ impl Rig {
             let mut config = match plan.wire {
                 Wire::RoceV1 => HostConfig::roce_v1(ip),
                 Wire::InfiniBand => HostConfig::infiniband(ip),
-                Wire::RoceV2 | Wire::Iwarp => HostConfig::new(ip),
+                Wire::Iwarp => HostConfig::iwarp(ip),
+                Wire::RoceV2 => HostConfig::new(ip),
             };
             config.link = plan.link;
             config.udp_checksum = plan.udp_checksum;
+            config.device.iwarp.rfc7306 = plan.rfc7306;
+            config.stream_cuts = true;
             let host = world.add_host(config);
             world.set_faults(host, plan.faults);
         }
@@ -114,9 +137,7 @@ impl Rig {
                 .and_then(|file| world.capture(Box::new(std::io::BufWriter::new(file))))
                 .map_err(|e| violation!("capturing to {}: {e}", path.display()))?;
         }
-        if !world.ib_up(BRING_UP) {
-            return Err(violation!("the subnet manager has not brought the subnet up within {BRING_UP:?}"));
-        }
+        subnet_up(&world)?;
         let mut rig = Rig {
             dice,
             world,
@@ -130,6 +151,8 @@ impl Rig {
             tally: Tally::default(),
             kills_left: plan.kills,
             partitions_left: plan.partitions,
+            resets_left: plan.resets,
+            pulled: Vec::new(),
             plan,
             trace: options.trace,
         };
@@ -145,6 +168,20 @@ impl Rig {
             rig.connections.push(connection);
         }
         Ok(rig)
+    }
+
+    /// Programs connect once their port is active: every cable is plugged in, and the subnet manager has seen it.
+    pub fn all_ports_up(&mut self) -> Result<(), Violation> {
+        if self.plan.wire == Wire::InfiniBand {
+            self.plug_in(Duration::MAX);
+            subnet_up(&self.world)?;
+        }
+        Ok(())
+    }
+
+    /// What the wire has and lacks.
+    pub fn traits(&self) -> &'static Traits {
+        traits(self.plan.wire, self.plan.rfc7306)
     }
 
     /// Sets up a host that has just been started.

@@ -52,6 +52,17 @@ fn seeds_pass_over_infiniband() {
     }
 }
 
+/// The same work, less what iWARP lacks, on simulated TCP.
+#[test]
+fn seeds_pass_over_iwarp() {
+    let options = Options { wire: Wire::Iwarp, ..Options::default() };
+    for seed in 0..30 {
+        if let Err(failure) = run(seed, &options) {
+            panic!("{failure}");
+        }
+    }
+}
+
 #[test]
 fn a_seed_replays_to_the_last_bit_and_another_does_not() {
     for seed in [3, 17, 40] {

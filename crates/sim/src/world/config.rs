@@ -19,6 +19,8 @@ pub struct HostConfig {
     pub udp_checksum: bool,
     /// The VLAN its frames are tagged for, if any.
     pub vlan: Option<u16>,
+    /// Whether its TCP hands streams over in pieces of random length, down to a byte.
+    pub stream_cuts: bool,
     /// Everything else about the device. Addresses, seed, GUID and MTU are filled in.
     pub device: DeviceConfig,
 }
@@ -32,6 +34,7 @@ impl HostConfig {
             link: LinkParams::DEFAULT,
             udp_checksum: true,
             vlan: None,
+            stream_cuts: false,
             device: DeviceConfig::roce_v2(ip),
         }
     }

@@ -9,9 +9,20 @@ use everywire_verbs::PortState;
 
 use super::{HostId, Inner, World};
 use crate::host::Host;
-use crate::ib::News;
+use crate::ib::{IbFabric, News};
 
 impl World {
+    /// Gives the world two InfiniBand subnets with a router between them: hosts that are added from now on are in one and the
+    /// other in turn.
+    ///
+    /// # Panics
+    /// When there is an InfiniBand host already.
+    pub fn route_infiniband(&self) {
+        let inner = &mut *self.inner.borrow_mut();
+        assert!(inner.ib.is_none(), "the subnet has hosts already");
+        inner.ib = Some(Box::new(IbFabric::new(self.executor.now(), inner.seed, true)));
+    }
+
     /// Waits until the subnet manager has brought the ports of all InfiniBand hosts up; whether it has within `limit`.
     pub fn ib_up(&self, limit: Duration) -> bool {
         self.run_until(limit, || {
@@ -19,6 +30,14 @@ impl World {
             let mut devices = inner.hosts.iter().filter(|host| host.is_infiniband()).filter_map(Host::device);
             devices.all(|device| device.port().state == PortState::Active)
         })
+    }
+
+    /// Pulls one of the cables between the two switches, or plugs it in again; without a subnet nothing happens.
+    pub fn cut_trunk(&self, trunk: u8, cut: bool) {
+        let now = self.now();
+        if let Some(ib) = &mut self.inner.borrow_mut().ib {
+            ib.set_trunk_cut(now, trunk, cut);
+        }
     }
 
     /// Looks at the InfiniBand subnet, if there is one.

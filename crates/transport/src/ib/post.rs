@@ -84,6 +84,41 @@ impl PostError {
     }
 }
 
+/// Whether a send queue in this state, with so many outstanding, takes a work request whose shape `check` judges. IBTA C10-29.
+#[inline]
+pub(crate) fn admit_send(
+    config: &QpConfig,
+    state: QpState,
+    queued: usize,
+    check: impl FnOnce() -> Result<(), PostError>,
+) -> Result<(), PostError> {
+    if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Err(PostError::WrongState { state, what: "send" });
+    }
+    check()?;
+    let limit = config.caps.max_send_wr;
+    if queued >= limit as usize { Err(PostError::QueueFull { what: "send", limit }) } else { Ok(()) }
+}
+
+/// Whether a receive queue in this state, with so many outstanding, takes one with so many segments. IBTA C10-31.
+#[inline]
+pub(crate) fn admit_recv(
+    config: &QpConfig,
+    state: QpState,
+    queued: usize,
+    sges: usize,
+) -> Result<(), PostError> {
+    if state == QpState::Reset {
+        return Err(PostError::WrongState { state, what: "receive" });
+    }
+    if config.srq.is_some() {
+        return Err(PostError::UsesSrq);
+    }
+    check_sges(sges, config.caps.max_recv_sge)?;
+    let limit = config.caps.max_recv_wr;
+    if queued >= limit as usize { Err(PostError::QueueFull { what: "receive", limit }) } else { Ok(()) }
+}
+
 /// IBTA §9.2.1, table of operations by service; C10-30 for the lengths of lists.
 pub(crate) fn check_send(config: &QpConfig, wr: &SendWr) -> Result<(), PostError> {
     let op = wr.op.name();

@@ -14,7 +14,7 @@ use super::attr::{QpAttr, QpConfig, QpState, QpType};
 use super::burst::Burst;
 use super::env::{Counter, QpEnv, QpEvent};
 use super::packet::PacketMeta;
-use super::post::{check_send, check_sges};
+use super::post::{admit_recv, admit_send, check_send};
 use super::qp_state::{ModifyError, StateEvent, check_modify, next_state};
 use super::requester::Requester;
 use super::responder::{Responder, complete_error};
@@ -177,14 +177,8 @@ impl Qp {
     /// Queues a send. In ERR and SQE it completes at once, flushed, after all before it.
     pub fn post_send<E: QpEnv>(&mut self, env: &mut E, wr: SendWr) -> Result<(), PostError> {
         let state = self.shared.state;
-        // IBTA C10-29.
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(PostError::WrongState { state, what: "send" });
-        }
-        check_send(&self.shared.config, &wr)?;
-        if self.requester.len() >= self.shared.config.caps.max_send_wr as usize {
-            return Err(PostError::QueueFull { what: "send", limit: self.shared.config.caps.max_send_wr });
-        }
+        let config = &self.shared.config;
+        admit_send(config, state, self.requester.len(), || check_send(config, &wr))?;
         self.requester.push(wr);
         if matches!(state, QpState::Err | QpState::Sqe) {
             self.requester.flush(&self.shared, env);
@@ -194,18 +188,8 @@ impl Qp {
 
     /// Queues a receive. In ERR it completes at once, flushed, after all before it.
     pub fn post_recv<E: QpEnv>(&mut self, env: &mut E, wr: RecvWr) -> Result<(), PostError> {
-        let (state, caps) = (self.shared.state, self.shared.config.caps);
-        // IBTA C10-31.
-        if state == QpState::Reset {
-            return Err(PostError::WrongState { state, what: "receive" });
-        }
-        if self.shared.config.srq.is_some() {
-            return Err(PostError::UsesSrq);
-        }
-        check_sges(wr.sges.len(), caps.max_recv_sge)?;
-        if self.responder.len() >= caps.max_recv_wr as usize {
-            return Err(PostError::QueueFull { what: "receive", limit: caps.max_recv_wr });
-        }
+        let state = self.shared.state;
+        admit_recv(&self.shared.config, state, self.responder.len(), wr.sges.len())?;
         if state == QpState::Err {
             env.count(Counter::RespCqeFlushError, 1);
             complete_error(&self.shared, env, &wr, WcStatus::WrFlushErr, 0);

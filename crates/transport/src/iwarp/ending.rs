@@ -8,17 +8,16 @@ use std::time::{Duration, Instant};
 
 use everywire_wire::ddp::DdpHeader;
 use everywire_wire::mpa;
-use everywire_wire::rdmap::{LlpError, RdmapOpcode, ReadRequest, TermError, Terminate};
+use everywire_wire::rdmap::{RdmapOpcode, ReadRequest, TermError, Terminate};
 
 use super::burst::StreamBurst;
 use super::fault::{Refusal, status_of};
-use super::params::{Close, StreamFault, StreamParams};
+use super::params::{Close, StreamFault};
 use super::qp::Qp;
 use super::requester::{Blamed, untagged};
 use super::tx::{Source, Tx};
 use crate::ib::attr::QpState;
 use crate::ib::env::{Counter, QpEnv, QpEvent};
-use crate::ib::qp_state::ModifyError;
 use crate::ib::wr::WcStatus;
 
 /// How long a TERMINATE message may take to be written before the connection is reset.
@@ -63,6 +62,11 @@ impl Ending {
         matches!(self.stage, Stage::Terminate(_))
     }
 
+    /// Whether the stream has nothing more of ours behind what it has.
+    pub(super) fn has_said_its_end(&self) -> bool {
+        !matches!(self.stage, Stage::Running | Stage::Draining)
+    }
+
     pub(super) fn take_close(&mut self) -> Option<Close> {
         self.close.take()
     }
@@ -88,23 +92,6 @@ impl Qp {
             self.ending.reached = self.progress();
             self.check_closed(now);
         }
-    }
-
-    /// MPA start-up has ended in something that we can't go on with: in place of [`Qp::start`], INIT to ERR with a TERMINATE of
-    /// layer 2 as the only message on this stream. RFC 6581 §8 gives [`LlpError::Catastrophic`],
-    /// [`LlpError::InsufficientIrd`] and [`LlpError::NoMatchingRtr`], which an initiator finds in the reply. A start frame
-    /// that is invalid ([`LlpError::StartFrame`]) ends the connection at once (RFC 5044 §8): say this only to a peer whose
-    /// own start frame was understood, for others read no FPDUs yet. The connection then ends by [`Qp::poll_close`].
-    pub fn refuse_start<E: QpEnv>(
-        &mut self,
-        env: &mut E,
-        now: Instant,
-        params: StreamParams,
-        error: LlpError,
-    ) -> Result<(), ModifyError> {
-        self.take_stream(params)?;
-        self.terminate(env, now, Terminate::new(TermError::llp(error)), None);
-        Ok(())
     }
 
     fn progress(&self) -> Progress {
@@ -237,6 +224,7 @@ impl Qp {
     fn enter_err<E: QpEnv>(&mut self, env: &mut E, blamed: Option<Blamed>) {
         let before = self.shared.state;
         self.shared.state = QpState::Err;
+        self.nudge.stop();
         self.rx.partial = Vec::new();
         self.requester.flush(&self.shared, env, blamed);
         self.responder.flush(&self.shared, env);
@@ -261,6 +249,7 @@ impl Qp {
         match self.ending.stage {
             Stage::Draining if idle && self.requester.is_closed() && !self.responder.is_busy() => {
                 self.ending.stage = Stage::HalfClosed;
+                self.nudge.stop();
                 self.ending.close = Some(Close::Graceful);
                 self.ending.deadline = now.checked_add(CLOSE_TIMEOUT);
             }
@@ -291,11 +280,13 @@ impl Qp {
     /// Time has passed.
     pub fn handle_timeout<E: QpEnv>(&mut self, env: &mut E, now: Instant) {
         if self.ending.deadline.is_some_and(|t| t <= now) {
+            self.nudge.stop();
             self.ending.finish(Some(Close::Abort));
             if self.shared.state != QpState::Err {
                 self.enter_err(env, None);
             }
         }
+        self.nudge.expire(now);
         self.settle(env, now);
     }
 }

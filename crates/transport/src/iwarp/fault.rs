@@ -92,9 +92,18 @@ impl Refusal {
         Refusal { error: TermError::protection(error), ..self }
     }
 
-    /// RFC 5040 §7.1: an STag that a SEND with Invalidate may not invalidate.
-    pub(super) fn invalidate() -> Refusal {
-        Refusal::access(TermError::protection(RdmapError::CannotInvalidate))
+    /// RFC 5040 §7.1: an STag that a SEND with Invalidate may not invalidate. One of others is a matter of protection, one that
+    /// is not there, or is of a kind that stays, is none: Linux siw tells them apart so.
+    pub(super) fn invalidate(error: AccessError) -> Refusal {
+        Refusal::access(match error {
+            AccessError::WrongPd | AccessError::WrongQp | AccessError::Permission => {
+                TermError::protection(RdmapError::CannotInvalidate)
+            }
+            AccessError::UnknownKey
+            | AccessError::Invalidated
+            | AccessError::BadState
+            | AccessError::OutOfBounds => TermError::operation(RdmapError::CannotInvalidate),
+        })
     }
 }
 

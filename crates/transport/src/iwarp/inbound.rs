@@ -39,6 +39,7 @@ impl Qp {
 
     /// The first FPDU at the responder: it may send from now on.
     fn hear<E: QpEnv>(&mut self, env: &mut E) {
+        self.nudge.stop();
         if !std::mem::replace(&mut self.heard, true) {
             env.event(self.qpn(), QpEvent::CommEstablished);
         }

@@ -8,6 +8,7 @@ pub mod burst;
 pub mod ending;
 mod fault;
 mod inbound;
+pub mod nudge;
 pub mod params;
 pub mod post;
 pub mod qp;

@@ -12,9 +12,10 @@ use everywire_wire::Qpn;
 
 use super::burst::StreamBurst;
 use super::ending::Ending;
+use super::nudge::Nudge;
 use super::params::{Close, ConnId, IwarpConfig, StreamEvent, StreamFault, StreamParams};
 use super::post::check_send;
-use super::requester::{Requester, Step};
+use super::requester::{Requester, Step, push_empty_write};
 use super::responder::Responder;
 use super::rx::{Cut, Rx};
 use super::shared::Shared;
@@ -22,7 +23,7 @@ use super::state::check_modify;
 use super::tx::Tx;
 use crate::ib::attr::{QpAttr, QpConfig, QpState};
 use crate::ib::env::{Counter, QpEnv};
-use crate::ib::post::{PostError, check_sges};
+use crate::ib::post::{PostError, admit_recv, admit_send};
 use crate::ib::qp_state::ModifyError;
 use crate::ib::wr::{RecvWr, SendWr, WcStatus};
 
@@ -43,6 +44,7 @@ pub struct Qp {
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) ending: Ending,
+    pub(super) nudge: Nudge,
     /// The peer's first FPDU has come, or need not be waited for.
     pub(super) heard: bool,
     turn: Turn,
@@ -62,6 +64,7 @@ impl Qp {
             tx: Tx::default(),
             rx: Rx::default(),
             ending: Ending::default(),
+            nudge: Nudge::default(),
             heard: false,
             turn: Turn::default(),
             conn: None,
@@ -149,20 +152,15 @@ impl Qp {
         Ok(())
     }
 
-    /// MPA start-up is done: INIT to RTS on this stream. The next byte of the stream comes to [`Qp::handle_stream`].
+    /// MPA start-up is done: INIT to RTS on this stream. The next byte of the stream comes to [`Qp::handle_stream`]. On an error
+    /// it stays where it was, and an initiator says so to its peer with
+    /// [`Agreed::refusal`](crate::cm::iwarp::Agreed::refusal).
     pub fn start<E: QpEnv>(
         &mut self,
         _env: &mut E,
         _now: Instant,
         params: StreamParams,
     ) -> Result<(), ModifyError> {
-        self.take_stream(params)?;
-        self.shared.state = QpState::Rts;
-        Ok(())
-    }
-
-    /// The stream is this queue pair's from now on, which is in INIT and on an error stays there.
-    pub(super) fn take_stream(&mut self, params: StreamParams) -> Result<(), ModifyError> {
         let from = self.shared.state;
         if from != QpState::Init {
             let ty = self.shared.config.ty;
@@ -173,24 +171,20 @@ impl Qp {
         // RFC 5044 §7.1: the responder sends no FPDU before it has received one.
         self.heard = params.initiator;
         self.ending = Ending::default();
+        self.nudge = if params.initiator { Nudge::begin() } else { Nudge::default() };
         self.fault = None;
         self.requester.start(params.rtr.filter(|_| params.initiator));
         self.conn = Some(params.conn);
         self.shared.stream = Some(params);
+        self.shared.state = QpState::Rts;
         Ok(())
     }
 
     /// Queues a send. In ERR it completes at once, flushed, after all before it.
     pub fn post_send<E: QpEnv>(&mut self, env: &mut E, wr: SendWr) -> Result<(), PostError> {
         let state = self.shared.state;
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(PostError::WrongState { state, what: "send" });
-        }
-        check_send(&self.shared.config, &self.shared.iwarp, &wr)?;
-        let limit = self.shared.config.caps.max_send_wr;
-        if self.requester.len() >= limit as usize {
-            return Err(PostError::QueueFull { what: "send", limit });
-        }
+        let (config, iwarp) = (&self.shared.config, &self.shared.iwarp);
+        admit_send(config, state, self.requester.len(), || check_send(config, iwarp, &wr))?;
         self.requester.push(wr);
         if state == QpState::Err {
             self.requester.flush(&self.shared, env, None);
@@ -200,17 +194,8 @@ impl Qp {
 
     /// Queues a receive. In ERR it completes at once, flushed, after all before it.
     pub fn post_recv<E: QpEnv>(&mut self, env: &mut E, wr: RecvWr) -> Result<(), PostError> {
-        let (state, caps) = (self.shared.state, self.shared.config.caps);
-        if state == QpState::Reset {
-            return Err(PostError::WrongState { state, what: "receive" });
-        }
-        if self.shared.config.srq.is_some() {
-            return Err(PostError::UsesSrq);
-        }
-        check_sges(wr.sges.len(), caps.max_recv_sge)?;
-        if self.responder.len() >= caps.max_recv_wr as usize {
-            return Err(PostError::QueueFull { what: "receive", limit: caps.max_recv_wr });
-        }
+        let state = self.shared.state;
+        admit_recv(&self.shared.config, state, self.responder.len(), wr.sges.len())?;
         if state == QpState::Err {
             env.count(Counter::RespCqeFlushError, 1);
             self.shared.complete_error(env, &wr, WcStatus::WrFlushErr, 0);
@@ -278,6 +263,9 @@ impl Qp {
         if matches!(self.shared.state, QpState::Rts | QpState::Sqd) {
             if self.heard {
                 while self.transmit_one(env, now, burst) {}
+                if self.nudge.is_owed() && burst.is_empty() {
+                    self.transmit_nudge(env, burst);
+                }
             } else {
                 // What stays here needs no peer: it does not wait for the first FPDU.
                 self.requester.run_local(&self.shared, env, self.tx.written);
@@ -286,6 +274,9 @@ impl Qp {
         self.settle(env, now);
         self.transmit_terminate(env, now, burst);
         env.count(Counter::SentPkts, burst.fpdus() as u64);
+        if !burst.is_empty() {
+            self.nudge.sent(now);
+        }
         !burst.is_empty()
     }
 
@@ -318,6 +309,15 @@ impl Qp {
         false
     }
 
+    /// Between two messages, where nothing is in flight: else there is no want of bytes.
+    #[cold]
+    fn transmit_nudge<E: QpEnv>(&mut self, env: &mut E, burst: &mut StreamBurst) {
+        let amid = self.requester.is_amid() || self.responder.is_amid();
+        if !amid && self.tx.in_flight() == 0 && !self.ending.has_said_its_end() {
+            push_empty_write(env, &mut self.tx, burst);
+        }
+    }
+
     fn other_turn(&mut self) {
         self.turn = if self.turn == Turn::Requests { Turn::Answers } else { Turn::Requests };
     }
@@ -329,6 +329,6 @@ impl Qp {
 
     /// When to call [`Qp::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.ending.deadline()
+        self.ending.deadline().into_iter().chain(self.nudge.due()).min()
     }
 }

@@ -1,7 +1,8 @@
 //! A stream whose start-up came to nothing at the initiator: the one FPDU that says so.
 //!
-//! Read RFC 6581 §9 (the initiator that cannot live with a reply sends a TERMINATE message) and RFC 5044 §4 (FPDU, markers).
-//! The queue pair never has that stream: it stays where it was, and may be connected again.
+//! Read RFC 6581 §8 (codes) and §9 (the initiator that cannot live with a reply sends a TERMINATE message) and RFC 5044 §4
+//! (FPDU, markers). The queue pair never has that stream: it stays where it was, and may be connected again. A responder has
+//! no such word: it sends no FPDU before it has received one (RFC 5044 §7.1), so it refuses in its reply or closes.
 
 use everywire_wire::ddp::DdpHeader;
 use everywire_wire::mpa::{self, CRC_LEN, Marker};

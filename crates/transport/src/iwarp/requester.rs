@@ -15,7 +15,7 @@ use everywire_wire::rdmap::{RdmapOpcode, Terminate};
 use everywire_wire::{Qpn, ddp::DdpTarget};
 
 pub(super) use answers::ReadResponse;
-pub(super) use emit::{Step, tagged, untagged};
+pub(super) use emit::{Step, push_empty_write, tagged, untagged};
 
 use begin::measure;
 

@@ -180,7 +180,7 @@ impl Responder {
         let stag = place.opcode.invalidates().then(|| RKey(u32::from_be_bytes(place.ulp)));
         if let Some(stag) = stag {
             // RFC 5040 §5.1: the STag is invalid before the completion is seen.
-            env.memory().invalidate_remote(sh.pd(), sh.qpn(), stag).map_err(|_| Refusal::invalidate())?;
+            env.memory().invalidate_remote(sh.pd(), sh.qpn(), stag).map_err(Refusal::invalidate)?;
         }
         let Some(landing) = self.landing.take() else { return Err(Refusal::UNEXPECTED) };
         self.send_msn = self.send_msn.wrapping_add(1);

@@ -61,6 +61,9 @@ impl Receiver {
     pub fn handle(&mut self, mad: &Mad) -> Step {
         let Ok(header) = RmppHeader::parse(&mad[RMPP_AT..]) else { return Step::Wait };
         if !header.active {
+            if self.data.len() + MAD_LEN - self.header_len > self.limit {
+                return Step::Failed(None);
+            }
             self.data.extend_from_slice(&mad[self.header_len..]);
             return Step::Done(Box::new([0; MAD_LEN]), std::mem::take(&mut self.data));
         }
@@ -199,7 +202,8 @@ mod tests {
         assert_eq!(receiver(10).handle(&stop), Step::Wait);
         let mut plain = [5; MAD_LEN];
         plain[26] = 0;
-        let Step::Done(_, data) = receiver(10).handle(&plain) else { panic!("one segment") };
+        assert_eq!(receiver(199).handle(&plain), Step::Failed(None));
+        let Step::Done(_, data) = receiver(200).handle(&plain) else { panic!("one segment") };
         assert_eq!(data, [5; 200]);
     }
 }

@@ -16,6 +16,7 @@ use everywire_transport::ib::QpType;
 use everywire_transport::iwarp::{ConnId, LARGE_ULPDU, Rtr, StreamFault};
 use everywire_wire::cm::RejReason;
 use everywire_wire::mpa;
+use everywire_wire::rdmap::LlpError;
 
 use super::ListenerId;
 use super::error::{CmErrorKind, CmStep, DisconnectReason};
@@ -284,7 +285,7 @@ impl State {
         let params = agreed.stream(conn, max_ulpdu(stream.mss, agreed.markers_send));
         let key = stream.key;
         let record = key.and_then(|key| self.cm.records.get_mut(key));
-        let (Some(key), Some(record)) = (key, record) else { return self.stream_reset(conn) };
+        let (Some(key), Some(record)) = (key, record) else { return self.mpa_renege(now, conn, agreed) };
         if agreed.initiator {
             record.peers.private_data.clone_from(&agreed.private_data);
         }
@@ -306,10 +307,21 @@ impl State {
                 self.cm_up(key);
             }
             Err(kind) => {
-                self.stream_reset(conn);
+                if let Some(stream) = self.streams.get_mut(conn) {
+                    stream.key = None;
+                }
+                self.mpa_renege(now, conn, agreed);
                 self.cm_end(key, End::Failed(kind));
             }
         }
+    }
+
+    /// What both ends agreed on can't be done here: an initiator says so (RFC 6581 §8, code 5), a responder may not yet.
+    fn mpa_renege(&mut self, now: Instant, conn: ConnId, agreed: &Agreed) {
+        let Some(last) = agreed.refusal(LlpError::Catastrophic) else { return self.stream_reset(conn) };
+        self.streams.send_frame(conn, last);
+        self.work = true;
+        self.stream_close(now, conn);
     }
 
     /// The start-up failed; `answered`: there is a last word for the peer.

@@ -1,7 +1,7 @@
 //! The TERMINATE message: the last word on an iWARP stream, and the table of what can be wrong.
 //!
 //! Read RFC 5040 §4.8 and its table of error types and codes, RFC 5041 §8.2 and RFC 5044 §8 for the layers below, and RFC
-//! 6581 §9.4 for two more codes of MPA. An error names its layer, its type and a code; the headers of what caused it follow
+//! 6581 §8 for three more codes of MPA; all of them are IANA's "Remote Direct Data Placement" registry (RFC 6580). An error names its layer, its type and a code; the headers of what caused it follow
 //! where they are known. Which error answers what is the transport's business.
 
 use crate::WireError;
@@ -81,7 +81,7 @@ pub enum LlpError {
     Crc = 2,
     /// Marker and ULPDU length do not fit together.
     Marker = 3,
-    /// Invalid start frame.
+    /// Invalid start frame. Never on the wire: the connection is closed at once (RFC 5044 §8).
     StartFrame = 4,
     /// Local catastrophic error (RFC 6581).
     Catastrophic = 5,

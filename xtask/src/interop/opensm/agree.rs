@@ -55,7 +55,7 @@ pub fn tables(tools: &Tools, host: &str, shown: &Shown) -> Result<(), String> {
 }
 
 /// LID of a switch, or of a host's first port that has one, as an argument.
-fn lid(node: &ShownNode) -> Result<String, String> {
+pub fn lid(node: &ShownNode) -> Result<String, String> {
     let lid = node.end_ports.iter().map(|p| p.lid).find(|lid| *lid != 0);
     lid.map(|lid| lid.to_string()).ok_or_else(|| format!("{} has no LID", node.name))
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::agree;
 use super::fabric::Fabric;
+use super::managers;
 use super::parse;
 use super::routes;
 use super::shown::Shown;
@@ -26,6 +27,8 @@ enum What {
     Own { topology: &'static str, engine: &'static str },
     /// A cable is pulled under traffic.
     Reroute,
+    /// Ours is master; OpenSM, which is better, takes over and answers the same; ours takes over again when it ends.
+    Managers,
     /// OpenSM's ways are as long as our subnet manager's, between all hosts.
     Paths { topology: &'static str, engine: &'static str },
 }
@@ -45,6 +48,7 @@ impl Case {
             What::Agree { topology, engine } => agree_on(program, folder, topology, engine),
             What::Own { topology, engine } => own(program, folder, topology, engine),
             What::Reroute => reroute(program, folder),
+            What::Managers => managers::take_turns(program, folder),
             What::Paths { topology, engine } => paths(program, folder, topology, engine),
         }
     }
@@ -72,12 +76,24 @@ pub fn all() -> Vec<Case> {
         .in_sample(),
         Case::new("reroute", "a cable is pulled under traffic; OpenSM finds another way", What::Reroute)
             .in_sample(),
+        Case::new(
+            "managers",
+            "OpenSM takes over from ours, with the same records for saquery, and ours takes over again",
+            What::Managers,
+        )
+        .in_sample(),
         Case::new("torus", "the tools on a torus", What::Agree { topology: "torus", engine: "updn" }),
         Case::new(
             "own",
             "the tools where our subnet manager is",
             What::Own { topology: "fat-tree-16", engine: "ftree" },
         ),
+        Case::new(
+            "own-in-switch",
+            "the tools where our subnet manager is in a switch",
+            What::Own { topology: "ring", engine: "updn" },
+        )
+        .in_sample(),
     ];
     cases.extend(PATHS.map(|(topology, engine)| {
         let about = format!("ways of OpenSM's {engine} on {topology} are as long as ours");
@@ -108,7 +124,9 @@ fn agree_on(program: &Path, folder: &Path, topology: &str, engine: &str) -> Resu
 
 fn own(program: &Path, folder: &Path, topology: &str, engine: &str) -> Result<(), String> {
     let fabric = Fabric::run(program, folder, topology, &["--engine", engine])?;
-    let (seat, host) = seats(&fabric.show_active()?)?;
+    let shown = fabric.show_active()?;
+    let (_, host) = seats(&shown)?;
+    let seat = shown.sm.split('/').next().unwrap_or_default().to_owned();
     let tools = Tools::new(&fabric.name, folder)?;
     everything(&fabric, &tools, &seat, &host)
 }

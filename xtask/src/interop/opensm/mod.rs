@@ -6,7 +6,9 @@
 mod agree;
 mod cases;
 mod fabric;
+mod managers;
 mod parse;
+mod records;
 mod routes;
 mod shown;
 mod tools;

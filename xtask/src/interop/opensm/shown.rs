@@ -9,6 +9,8 @@ use super::parse::{self, End, Node, Seen, Subnet, cable};
 /// A fabric as our own program shows it. Only what is compared.
 #[derive(Debug, Deserialize)]
 pub struct Shown {
+    /// Node and port of our subnet manager; empty without one.
+    pub sm: String,
     pub roots: Vec<String>,
     pub nodes: Vec<ShownNode>,
     pub links: Vec<Link>,

@@ -74,6 +74,19 @@ impl Tools {
         Background::start(command.args(args), &log)
     }
 
+    /// Starts OpenSM as a second manager on `host`'s port, with a priority, and waits until its log has `text`.
+    pub fn second_opensm(&self, host: &str, priority: u8, text: &str) -> Result<OpenSm, String> {
+        let (mut command, out) = self.command(host, "opensm")?;
+        let folder = out.parent().unwrap_or(&self.folder).to_path_buf();
+        let (conf, log) = (folder.join("opensm.conf"), folder.join("opensm.log"));
+        fs::write(&conf, "force_log_flush TRUE\n").map_err(|e| format!("{}: {e}", conf.display()))?;
+        command.env("OSM_CACHE_DIR", &folder).env("OSM_TMP_DIR", &folder);
+        command.arg("-F").arg(conf).arg("-f").arg(&log).args(["-R", "minhop", "-p", &priority.to_string()]);
+        let mut running = OpenSm { process: Background::start(&mut command, &out)?, log };
+        running.wait_for(text, SUBNET_UP_LIMIT)?;
+        Ok(running)
+    }
+
     /// Starts OpenSM on `host`'s port, and waits until it calls the subnet up and says that `engine` made its tables.
     pub fn opensm(&self, host: &str, engine: &str, roots: &[u64]) -> Result<OpenSm, String> {
         let (mut command, out) = self.command(host, "opensm")?;

@@ -2,6 +2,7 @@
 //! lossy link. Those marked as sample run in `cargo xtask test`, all of them in `cargo xtask soak`.
 
 mod kernel;
+mod nvme_attach;
 mod nvme_initiator;
 mod nvme_target;
 mod ping;
@@ -104,12 +105,14 @@ const EVERY_LINK: [(Family, u32); 4] =
 const TWO_LINKS: [(Family, u32); 2] = [(Family::V4, 1500), (Family::V6, 9000)];
 
 /// Of the cases over iWARP those in the sample: every subject, and every siw.
-const SIW_SAMPLE: [&str; 8] = [
+const SIW_SAMPLE: [&str; 10] = [
     "siw-ping-client",
     "siw-crc-ping-server-v6",
     "siw-p2p-ping-server-9000",
     "siw-p2p-crc-ping-client-v6-9000",
     "siw-p2p-nvme-initiator-v6-9000",
+    "siw-crc-nvme-attach-files",
+    "siw-p2p-nvme-attach-port-v6-9000",
     "siw-crc-nvme-target-files",
     "siw-nvme-target-fio-v6-9000",
     "siw-p2p-crc-nvme-target-kill",
@@ -128,7 +131,7 @@ fn over_siw(case: &Case, links: &[(Family, u32)]) -> Vec<Case> {
 
 /// Every case, in the order they run.
 pub fn all() -> Vec<Case> {
-    [kernel::cases(), ping::cases(), nvme_initiator::cases(), nvme_target::cases()]
+    [kernel::cases(), ping::cases(), nvme_initiator::cases(), nvme_attach::cases(), nvme_target::cases()]
         .into_iter()
         .flatten()
         .collect()

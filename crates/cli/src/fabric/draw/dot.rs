@@ -15,7 +15,13 @@ pub fn dot(snapshot: &Snapshot) -> String {
         "  rankdir=BT; node [fontname=\"sans-serif\"]; edge [fontname=\"sans-serif\", fontsize=8];"
     );
     for node in &snapshot.nodes {
-        let shape = if node.switch { "box" } else { "ellipse" };
+        let shape = if node.router {
+            "diamond"
+        } else if node.switch {
+            "box"
+        } else {
+            "ellipse"
+        };
         let lids: Vec<String> =
             node.end_ports.iter().filter(|port| port.lid != 0).map(|port| port.lid.to_string()).collect();
         let lid = if lids.is_empty() { String::new() } else { format!("\\nLID {}", lids.join(", ")) };

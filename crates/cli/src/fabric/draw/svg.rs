@@ -161,6 +161,7 @@ fn look(link: &Link) -> (&'static str, &'static str) {
 
 fn draw_node(out: &mut String, node: &Node, (x, y): Place) {
     let ((w, h), fill, corner) = if node.switch { (SWITCH, "#dde8f6", 3) } else { (HOST, "#f7f0dd", 10) };
+    let fill = if node.router { "#e4d8f0" } else { fill };
     let lids: Vec<String> =
         node.end_ports.iter().filter(|port| port.lid != 0).map(|port| format!("LID {}", port.lid)).collect();
     let _ = writeln!(

@@ -24,7 +24,7 @@ fn the_table_has_every_cable_and_names_what_is_down() {
     }
     let up = table.matches("planned").count();
     assert_eq!(up, 16 + 2 * 16 + 16, "a host's cable is shown at both ends, as is one between switches");
-    tree.links[20].ends[0].state = State::Down;
+    tree.links[5].ends[0].state = State::Down;
     assert!(text(&tree).contains("links down: leaf"), "{}", text(&tree));
     assert!(path_table(&tree).contains("2 links: 48 pairs\n4 links: 192 pairs\n"));
     assert_eq!(path_json(&tree)["h1"]["h16"], 4);

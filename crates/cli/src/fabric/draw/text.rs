@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use everywire_net::fabric_host::snapshot::{EndPort, Neighbour, Node, Snapshot, State};
+use everywire_net::fabric_host::snapshot::{EndPort, Link, Neighbour, Node, Snapshot, State};
 
 use super::levels;
 
@@ -22,8 +22,15 @@ pub fn text(snapshot: &Snapshot) -> String {
         }
         switch(&mut out, snapshot, index, &neighbours[index]);
     }
+    let ends = || snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.switch);
+    if ends().any(|(_, node)| node.router) {
+        let _ = writeln!(out, "\nrouters");
+        ends()
+            .filter(|(_, node)| node.router)
+            .for_each(|(at, node)| host(&mut out, snapshot, node, &neighbours[at]));
+    }
     let _ = writeln!(out, "\nhosts");
-    for (index, node) in snapshot.nodes.iter().enumerate().filter(|(_, node)| !node.switch) {
+    for (index, node) in ends().filter(|(_, node)| !node.router) {
         host(&mut out, snapshot, node, &neighbours[index]);
     }
     let down: Vec<String> = snapshot
@@ -78,7 +85,17 @@ fn switch(out: &mut String, snapshot: &Snapshot, index: usize, neighbours: &[Nei
         let peer = format!("{}/{}", snapshot.nodes[neighbour.node].name, neighbour.peer_port);
         let own = link.ends.iter().find(|end| end.node == node.name && end.port == neighbour.port);
         let state = own.map_or(State::Down, |end| end.state).name();
-        let _ = writeln!(out, "    {:>3} - {peer:<16} {state:<10} {}", neighbour.port, link.rate);
+        let _ =
+            writeln!(out, "    {:>3} - {peer:<16} {state:<10} {}{}", neighbour.port, link.rate, wire(link));
+    }
+}
+
+/// What is unlike a good cable.
+fn wire(link: &Link) -> String {
+    let retry = if link.retry { ", retry" } else { "" };
+    match link.bit_errors_ppm {
+        0 => retry.to_owned(),
+        ppm => format!("{retry}, bit errors {ppm} ppm"),
     }
 }
 

@@ -11,8 +11,20 @@ use serde::Deserialize;
 pub struct File {
     /// The fabric's name; the file's own without its ending if left out.
     pub name: Option<String>,
-    /// The host's port where the subnet manager is.
+    /// The host's port or the switch where the subnet manager is.
     pub sm: Option<String>,
+    /// Its SM_Key.
+    pub sm_key: Option<String>,
+    /// Its priority.
+    pub sm_priority: Option<u8>,
+    /// High half of GIDs.
+    pub gid_prefix: Option<String>,
+    /// Further subnets.
+    #[serde(default)]
+    pub subnet: Vec<SubnetFile>,
+    /// Routers between subnets.
+    #[serde(default)]
+    pub router: Vec<SwitchFile>,
     /// How routes are made.
     pub engine: Option<Engine>,
     /// Root switches.
@@ -108,6 +120,14 @@ pub struct SwitchFile {
     pub guid: Option<String>,
 }
 
+/// A subnet beyond a router.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubnetFile {
+    pub sm: String,
+    pub gid_prefix: String,
+}
+
 /// What a link is like.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -116,6 +136,10 @@ pub struct ShapeFile {
     pub delay_us: Option<f64>,
     pub mtu: Option<u16>,
     pub vls: Option<u8>,
+    /// Link-level retry.
+    pub retry: Option<bool>,
+    /// Packets in a million of which the wire flips a bit.
+    pub bit_errors_ppm: Option<u32>,
 }
 
 /// A link with its own properties. (`flatten` and unknown keys do not go together, so they stand here once more.)
@@ -134,12 +158,14 @@ struct LinkKeys {
     delay_us: Option<f64>,
     mtu: Option<u16>,
     vls: Option<u8>,
+    retry: Option<bool>,
+    bit_errors_ppm: Option<u32>,
 }
 
 impl From<LinkKeys> for LinkFile {
     fn from(keys: LinkKeys) -> LinkFile {
-        let LinkKeys { ends, rate, delay_us, mtu, vls } = keys;
-        LinkFile { ends, shape: ShapeFile { rate, delay_us, mtu, vls } }
+        let LinkKeys { ends, rate, delay_us, mtu, vls, retry, bit_errors_ppm } = keys;
+        LinkFile { ends, shape: ShapeFile { rate, delay_us, mtu, vls, retry, bit_errors_ppm } }
     }
 }
 

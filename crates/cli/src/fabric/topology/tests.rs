@@ -27,6 +27,9 @@ fn the_examples_are_what_their_comments_say() {
     assert_eq!(tree.hosts[1].ips, ["10.77.0.2".parse::<IpAddr>().unwrap()]);
     let ring = example("ring.toml");
     assert_eq!((ring.hosts.len(), ring.switches.len(), ring.links.len()), (12, 6, 18));
+    assert_eq!(ring.sm, PortRef { node: ring.node("s1").unwrap(), port: 0 });
+    let two = example("two-managers.toml");
+    assert_eq!((two.sm_key, two.sm_priority, two.hosts.len(), two.links.len()), (Some(1), 3, 4, 6));
     let torus = example("torus.toml");
     assert_eq!((torus.hosts.len(), torus.switches.len(), torus.links.len()), (16, 16, 16 + 32));
     assert_eq!(torus.sm, PortRef { node: torus.node("h1").unwrap(), port: 1 });
@@ -37,6 +40,20 @@ fn the_examples_are_what_their_comments_say() {
     assert_eq!((fast.delay, fast.vls), (Duration::from_nanos(500), 4));
     assert_eq!(office.links[5].shape.delay, Duration::from_nanos(200), "defaults where nothing is said");
     assert_eq!(office.partitions[0].limited.len(), 2);
+}
+
+#[test]
+fn a_link_may_have_bit_errors_and_retry_and_says_so() {
+    let plan = plan(
+        "links = [\"h1 - s1/1\"]\n[defaults]\nbit_errors_ppm = 250\n[[host]]\nname = \"h1\"\n[[host]]\nname = \"h2\"\n\
+         [[switch]]\nname = \"s1\"\nports = 2\n[[link]]\nends = [\"h2\", \"s1/2\"]\nretry = true\nbit_errors_ppm = 10\n",
+    );
+    let [a, b] = [plan.links[0].shape, plan.links[1].shape];
+    assert_eq!((a.retry, a.bit_errors_ppm, b.retry, b.bit_errors_ppm), (false, 250, true, 10));
+    let text = crate::fabric::draw::text(&Snapshot::of_plan(&plan));
+    let line = |port: &str| text.lines().find(|line| line.contains(port)).unwrap().trim_end().to_owned();
+    assert!(line("1 - h1/1").ends_with("4xQDR, bit errors 250 ppm"), "{text}");
+    assert!(line("2 - h2/1").ends_with("4xQDR, retry, bit errors 10 ppm"), "{text}");
 }
 
 /// Links between hosts, as anybody can count them on paper.
@@ -72,7 +89,9 @@ fn mistakes_are_told_with_key_value_and_limit() {
         (&format!("{host}{host}"), &["host.name", "h1", "two nodes"]),
         (&format!("lmc = 8\n{host}"), &["lmc: 8", "7"]),
         (&format!("sm = \"x/1\"\n{host}"), &["sm", "x", "h1"]),
-        (&format!("sm = \"s1\"\n{pair}"), &["sm", "s1", "switch"]),
+        (&format!("sm_priority = 16\n{host}"), &["sm_priority: 16", "15"]),
+        (&format!("sm_key = \"0\"\n{host}"), &["sm_key", "16 hexadecimal"]),
+        (&format!("sm = \"s1/2\"\n{pair}"), &["sm", "s1/2", "port 0"]),
         (&format!("roots = [\"h1\"]\n{host}"), &["roots", "h1", "host"]),
         (&format!("links = [\"h1/1 s1/1\"]\n{pair}"), &["links", "h1/1 - s1/3"]),
         (&format!("links = [\"h1 - s1\"]\n{pair}"), &["which port of s1"]),
@@ -83,6 +102,8 @@ fn mistakes_are_told_with_key_value_and_limit() {
         (&format!("defaults.vls = 3\n{host}"), &["defaults", "vls: 3", "15"]),
         (&format!("defaults.rate = \"5x\"\n{host}"), &["rate", "5x", "4xQDR"]),
         (&format!("defaults.delay_us = -1.0\n{host}"), &["delay_us: -1", "100000"]),
+        (&format!("defaults.bit_errors_ppm = 1000001\n{host}"), &["bit_errors_ppm: 1000001", "1000000"]),
+        (&format!("defaults.retry = 1\n{host}"), &["retry", "boolean"]),
         (&format!("engine = \"best\"\n{host}"), &["best", "minhop"]),
         (&format!("layout.grid.columns = 0\n{host}"), &["layout.grid.columns: 0"]),
         ("generate.fat_tree = { hosts = 16, radix = 5 }", &["radix: 5", "even"]),

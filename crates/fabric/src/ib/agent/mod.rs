@@ -84,6 +84,9 @@ impl Subnet {
         if self.packets.get(id).lrh.vl == VL15 {
             return self.take_smp(now, input, id);
         }
+        if self.give_to_administrator(now, input, id) {
+            return;
+        }
         // A switch has no queue pairs but these.
         let answered = self.answer_gsi(now, input, id);
         if !answered {
@@ -109,16 +112,24 @@ impl Subnet {
 
     /// An SMP that has reached its node: for the manager at the port, or for the agent, whose answer goes back.
     fn local_smp(&mut self, now: SimTime, index: u32, smp: Smp, slid: Lid) {
-        let in_switch = self.ports[index as usize].in_switch;
+        let own = self.management_port(index);
+        let port = &self.ports[own as usize];
         if smp.header.method & method::RESPONSE_BIT != 0 {
-            if !in_switch {
-                self.give_to_manager(now, index, &smp, slid);
+            if !port.in_switch || port.is_sm() {
+                self.give_to_manager(now, own, &smp, slid);
             }
             return;
         }
         match smp.header.method {
-            method::TRAP_REPRESS => self.repressed(now, index, &smp, slid),
-            _ if self.is_for_manager(index, &smp) => self.give_to_manager(now, index, &smp, slid),
+            method::TRAP_REPRESS => {
+                let is_sm = port.is_sm();
+                self.repressed(now, index, &smp, slid);
+                // A manager may have sent the trap itself: a standby that is better than the master does.
+                if is_sm {
+                    self.give_to_manager(now, own, &smp, slid);
+                }
+            }
+            _ if self.is_for_manager(own, &smp) => self.give_to_manager(now, own, &smp, slid),
             method::GET | method::SET => {
                 if let Some(response) = self.answer_smp(now, index, &smp, slid) {
                     self.respond(now, index, response, slid);
@@ -132,7 +143,7 @@ impl Subnet {
         let port = &self.ports[index as usize];
         let asks_manager = smp.header.method == method::TRAP
             || smp.header.attribute_id == everywire_wire::smp::attribute::SM_INFO;
-        !port.in_switch && port.is_sm() && asks_manager
+        port.is_sm() && asks_manager
     }
 
     fn give_to_manager(&mut self, now: SimTime, index: u32, smp: &Smp, slid: Lid) {

@@ -14,6 +14,7 @@ use everywire_wire::smp::{CLASS_VERSION, GuidInfo, LedInfo, NodeInfo, Smp, Switc
 
 use crate::clock::SimTime;
 use crate::ib::config::PortId;
+use crate::ib::node::Kind;
 use crate::ib::port::{GUIDS, PKEYS};
 use crate::ib::subnet::Subnet;
 
@@ -165,7 +166,7 @@ impl Subnet {
     }
 
     /// The port whose PortInfo holds what is the node's: port 0 of a switch, the port itself of an adapter.
-    pub(super) fn management_port(&self, index: u32) -> u32 {
+    pub(in crate::ib) fn management_port(&self, index: u32) -> u32 {
         let node = self.node_of(index);
         if node.switch().is_some() { node.port(0) } else { index }
     }
@@ -176,7 +177,11 @@ impl Subnet {
     }
 
     fn node_type(&self, index: u32) -> u8 {
-        if self.node_of(index).switch().is_some() { node_type::SWITCH } else { node_type::CA }
+        match self.node_of(index).kind {
+            Kind::Switch(_) => node_type::SWITCH,
+            Kind::Router(_) => node_type::ROUTER,
+            Kind::Hca { .. } => node_type::CA,
+        }
     }
 
     fn node_info(&self, index: u32) -> NodeInfo {

@@ -129,7 +129,7 @@ impl Subnet {
         self.send_on_vl15(now, out, MadRoute::management(slid, dlid), &smp.to_mad());
     }
 
-    /// A MAD that a subnet manager, or a tool, sends from the QP0 of an adapter's port. False if it goes nowhere.
+    /// A MAD that a subnet manager, or a tool, sends from the QP0 of an adapter's port or of a switch. False if it goes nowhere.
     pub(in crate::ib) fn originate_smp(&mut self, now: SimTime, index: u32, dlid: Lid, mad: &Mad) -> bool {
         let Ok(mut smp) = Smp::from_mad(mad) else { return false };
         let lid = self.ports[index as usize].info.lid;

@@ -67,6 +67,20 @@ impl Violation {
         Ok(Violation { key, slid, dlid, sl, source_qp, dest_qp: bth.dest_qp, gids })
     }
 
+    /// The same with the key that the packet has: its Q_Key, or else its P_Key.
+    ///
+    /// Errors: as above, and a Q_Key asked of what is no datagram.
+    pub fn of_dropped(is_qkey: bool, packet: &[u8]) -> Result<Violation, WireError> {
+        let mut violation = Violation::of_packet(WrongKey::PKey(PKey(0)), packet)?;
+        let at = Lrh::LEN + if violation.gids.is_some() { Grh::LEN } else { 0 };
+        let bth = Bth::parse(packet.get(at..).unwrap_or_default())?;
+        violation.key = match is_qkey {
+            true => WrongKey::QKey(Deth::parse(packet.get(at + Bth::LEN..).unwrap_or_default())?.qkey),
+            false => WrongKey::PKey(bth.pkey),
+        };
+        Ok(violation)
+    }
+
     pub(super) fn of_route(key: WrongKey, route: &MadRoute) -> Violation {
         let MadRoute { slid, dlid, sl, src_qp: source_qp, dest_qp, gids, .. } = *route;
         Violation { key, slid, dlid, sl, source_qp, dest_qp, gids }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use everywire_wire::{Guid, Lid, PKey};
+use everywire_wire::{Gid, Guid, Lid, PKey};
 
 use super::routing::RoutingEngine;
 
@@ -100,6 +100,9 @@ pub struct SmConfig {
     pub enforce_partitions: bool,
     /// Who may talk to whom.
     pub partitions: Vec<Partition>,
+    /// Which router's port leads to which other subnet: GID prefix, port GUID. Empty: every other prefix by the router with the
+    /// lowest node GUID, where there is one.
+    pub prefix_routes: Vec<(u64, Guid)>,
     /// LIDs that ports had before, by port GUID, to be given again.
     pub lids: Vec<(Guid, Lid)>,
 }
@@ -121,7 +124,7 @@ impl SmConfig {
             m_key_protect: 0,
             engine: RoutingEngine::MinHop,
             lmc: 0,
-            gid_prefix: 0xfe80_0000_0000_0000,
+            gid_prefix: Gid::DEFAULT_PREFIX,
             sweep_interval: Duration::from_secs(10),
             polling_interval: Duration::from_secs(10),
             timeout: Duration::from_millis(200),
@@ -131,6 +134,7 @@ impl SmConfig {
             qos: true,
             enforce_partitions: true,
             partitions: vec![Partition::default_for_all()],
+            prefix_routes: Vec::new(),
             lids: Vec::new(),
         }
     }

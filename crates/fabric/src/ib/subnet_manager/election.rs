@@ -25,7 +25,7 @@ const MISSED_POLLS: u8 = 3;
 const MAX_HANDOVERS: u8 = 3;
 /// How long a master waits for an ACKNOWLEDGE until it looks around again, and configures nothing meanwhile.
 const HANDOVER_WAIT: Duration = Duration::from_secs(2);
-/// The SM_Key that everybody starts with, and so knows. Managers that have it show 0 where they are not sure of each other.
+/// The SM_Key that everybody starts with, and so knows. It is shown to everybody; OpenSM takes no notice of who shows another.
 const WELL_KNOWN_SM_KEY: u64 = 1;
 
 /// State of a subnet manager.
@@ -104,6 +104,11 @@ impl Sm {
         }
     }
 
+    /// Higher is better.
+    fn rank(&self) -> (u8, Reverse<Guid>) {
+        (self.config.priority & 15, Reverse(self.config.guid))
+    }
+
     pub(super) fn enter_state(&mut self, state: SmState) {
         if self.state != state {
             self.state = state;
@@ -113,7 +118,7 @@ impl Sm {
 
     /// After a sweep: who is master. Goes on to configure where we are.
     pub(super) fn elect(&mut self, now: Instant) {
-        let own = (self.config.priority & 15, Reverse(self.config.guid));
+        let own = self.rank();
         let able = self.others.values().filter(|other| other.info.state != sm_state::NOT_ACTIVE);
         let able = able.filter(|other| !self.handovers.leaves_out(other.info.guid));
         let best = able.max_by_key(|other| other.rank());
@@ -121,6 +126,13 @@ impl Sm {
         let master = masters.max_by_key(|other| other.rank());
         let better = best.filter(|other| other.rank() > own);
         match (self.state, better, master) {
+            (SmState::Master, Some(better), _) if self.has_taken_over(better) => {
+                let (guid, path) = (better.info.guid, better.path.clone());
+                // It may have seen another master meanwhile, us, and waits until that one gives up its part (IBTA C14-60.2.1).
+                self.control(guid, &path, sm_control::HANDOVER);
+                self.take_over_inventory();
+                self.stand_by(now, guid);
+            }
             (SmState::Master, Some(better), _) => {
                 let (guid, path) = (better.info.guid, better.path.clone());
                 self.hand_over(now, guid, &path);
@@ -154,6 +166,13 @@ impl Sm {
         self.control(guid, path, sm_control::HANDOVER);
         self.phase = Phase::Idle;
         self.schedule(now, self.config.polling_interval.min(HANDOVER_WAIT));
+    }
+
+    /// Who was offered the place and is master says so better than by ACKNOWLEDGE, which OpenSM never sends.
+    fn has_taken_over(&self, other: &OtherSm) -> bool {
+        self.handovers.pending == Some(other.info.guid)
+            && other.info.state == sm_state::MASTER
+            && other.info.sm_key == self.config.sm_key
     }
 
     #[cfg(test)]
@@ -218,7 +237,12 @@ impl Sm {
 
     fn control(&mut self, guid: Guid, path: &Path, control: u32) {
         let mut data = [0; 64];
-        SmInfo { sm_key: self.config.sm_key, ..self.sm_info() }.emit(&mut data);
+        let mut info = SmInfo { sm_key: self.config.sm_key, ..self.sm_info() };
+        if control == sm_control::ACKNOWLEDGE {
+            // Standbys acknowledge, and are masters after it.
+            info.state = sm_state::STANDBY;
+        }
+        info.emit(&mut data);
         let purpose = Purpose::Control(guid, control);
         self.requests.push(Request::set(path, attribute::SM_INFO, control, data, purpose));
     }
@@ -232,7 +256,13 @@ impl Sm {
                 self.warn(format!("the manager {guid} shows another SM_Key than ours: it is left out"));
             }
             Purpose::Manager(guid) if status == 0 && info.guid == guid => {
-                self.others.insert(guid, OtherSm { info, path: request.path });
+                let other = OtherSm { info, path: request.path };
+                let claims = info.state == sm_state::MASTER || other.rank() > self.rank();
+                let able = info.state != sm_state::NOT_ACTIVE && !self.handovers.leaves_out(guid);
+                self.others.insert(guid, other);
+                if self.phase == Phase::Idle && self.state == SmState::Master && claims && able {
+                    self.sweep(now);
+                }
             }
             Purpose::Manager(guid) => _ = self.others.remove(&guid),
             Purpose::Poll(guid) => {
@@ -256,8 +286,15 @@ impl Sm {
         let code = if taken { 0 } else { status::INVALID_FIELD };
         reply.header.status = if smp.is_directed() { DIRECTION | code } else { code };
         reply.data = [0; 64];
-        self.sm_info().emit(&mut reply.data);
+        let sm_key = if self.may_see_key(&smp) { self.config.sm_key } else { 0 };
+        SmInfo { sm_key, ..self.sm_info() }.emit(&mut reply.data);
         self.answer(Address::Smi(from), reply.to_mad());
+    }
+
+    /// The SM_Key is shown to who is authenticated otherwise (IBTA §14.2.5.13), which is by the M_Key here.
+    fn may_see_key(&self, smp: &Smp) -> bool {
+        let by_m_key = self.config.m_key != 0 && smp.m_key == self.config.m_key;
+        by_m_key || self.config.sm_key == WELL_KNOWN_SM_KEY
     }
 
     /// Carries an order out; `false` where the state does not allow it (IBTA §14.4.1, table of transitions), the SM_Key is

@@ -252,6 +252,11 @@ impl Sm {
                     let purpose = Purpose::Light(*guid);
                     self.requests.push(Request::get(&node.path, attribute::SWITCH_INFO, 0, purpose));
                 }
+                // A manager may have been started anew at its port, with another priority: no trap tells of that.
+                for (guid, other) in &self.others {
+                    let purpose = Purpose::Manager(*guid);
+                    self.requests.push(Request::get(&other.path, attribute::SM_INFO, 0, purpose));
+                }
                 self.schedule(now, self.config.sweep_interval);
             }
             SmState::Standby => self.poll_master(now),

@@ -14,6 +14,7 @@ use crate::ib::{Event, LinkId, LinkParams, NodeId, PortId, Subnet, SubnetOptions
 mod administration;
 mod bring_up;
 mod managers;
+mod queries;
 mod traps;
 
 /// A subnet of some shape with managers at some hosts, in virtual time.
@@ -47,6 +48,15 @@ impl Bench {
         change(&mut config);
         let port = PortId { node: self.nodes[node], port: 1 };
         let sm = Sm::new(config, 7 + n as u64);
+        self.managers.push(HostedSm::start(self.now, sm, port, &mut self.subnet));
+        self.managers.len() - 1
+    }
+
+    /// A manager at port 0 of the `n`-th switch.
+    fn manage_in_switch(&mut self, n: usize) -> usize {
+        let node = self.shape.switches().nth(n).unwrap();
+        let sm = Sm::new(SmConfig::new(self.shape.nodes[node].guid), 7);
+        let port = PortId { node: self.nodes[node], port: 0 };
         self.managers.push(HostedSm::start(self.now, sm, port, &mut self.subnet));
         self.managers.len() - 1
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use bytes::Bytes;
-use everywire_fabric::ib::{Credit, PortId, Refusal, Subnet};
+use everywire_fabric::ib::{Credit, PortId, Refusal, Subnet, Violation};
 use everywire_wire::vcrc::check_length;
 use everywire_wire::{Lid, Lrh};
 
@@ -168,6 +168,11 @@ impl Client {
                         if self.answers.len() < MAX_ANSWERS {
                             let gid = resolve(built, &built.subnet, ip);
                             self.answers.push_back(Message::Resolved { token, gid }.bytes());
+                        }
+                    }
+                    Message::WrongKey { is_qkey, head } => {
+                        if let Ok(violation) = Violation::of_dropped(is_qkey, head) {
+                            built.subnet.report_violation(now, port, &violation);
                         }
                     }
                     Message::Bye => return Err(Departure::Orderly),

@@ -53,10 +53,14 @@ fn low(transaction_id: u64) -> u64 {
     transaction_id & 0xffff_ffff_ffff
 }
 
-/// Whether a MAD asks for an answer.
+/// Whether a MAD asks for an answer; that of a trap is TrapRepress.
 pub(super) fn is_request(header: &MadHeader) -> bool {
-    let silent = matches!(header.method, method::TRAP | method::TRAP_REPRESS);
-    header.method & method::RESPONSE_BIT == 0 && !silent && header.method != method::SEND
+    !is_answer(header) && header.method != method::SEND
+}
+
+/// Whether a MAD answers one, as the kernel sees it.
+pub(super) fn is_answer(header: &MadHeader) -> bool {
+    header.method & method::RESPONSE_BIT != 0 || header.method == method::TRAP_REPRESS
 }
 
 /// Both classes of subnet management are one, as far as answers go.
@@ -73,7 +77,9 @@ impl Client {
     pub(super) fn asked(&mut self, now: Instant, header: &mut MadHeader, packet: &Packet) {
         self.asks = true;
         let by_program = match header.mgmt_class {
-            class::SUBN_LID_ROUTED | class::SUBN_DIRECTED_ROUTE => header.attribute_id == SM_INFO,
+            class::SUBN_LID_ROUTED | class::SUBN_DIRECTED_ROUTE => {
+                header.attribute_id == SM_INFO || header.method == method::TRAP
+            }
             class::PERF_MGT => false,
             _ => true,
         };
@@ -138,6 +144,20 @@ mod tests {
         assert_eq!(client.answered(&response), Some(0x1234_0007_dead_beef));
         assert_eq!(client.answered(&response), None, "once");
         assert_eq!(client_of(0x0003_0000_0000_0001), None);
+    }
+
+    /// OpenSM as a standby tells the master of its priority by a trap, and counts it as being on the wire until it is repressed.
+    #[test]
+    fn a_trap_is_answered_by_its_repress() {
+        let now = Instant::now();
+        let mut client = Client::new(0, 1, PortId { node: NodeId(0), port: 1 }, true);
+        let (header, packet) = request(0x1270);
+        let mut header = MadHeader { method: method::TRAP, ..header };
+        assert!(is_request(&header));
+        client.asked(now, &mut header, &packet);
+        let repress = MadHeader { method: method::TRAP_REPRESS, ..header };
+        assert!(is_answer(&repress));
+        assert_eq!(client.answered(&repress), Some(0x1270));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use everywire_fabric::ib::PortId;
 use everywire_fabric::ib::mad_packet::MadRoute;
-use everywire_wire::mad::{MadHeader, class, method};
+use everywire_wire::mad::{MadHeader, class};
 use everywire_wire::{Lid, Mad, Qpn};
 use rustix::io::Errno;
 use rustix::net::{
@@ -21,7 +21,7 @@ use rustix::net::{
 use super::super::built::Built;
 use super::super::mads::{Backlog, To};
 use super::super::ready::Ready;
-use super::client::{Client, client_of, is_request};
+use super::client::{Client, client_of, is_answer, is_request};
 use super::message::{PACKET_LEN, Packet};
 use super::peer::{self, Datagram, Peer};
 
@@ -259,7 +259,7 @@ impl Ibsim {
 
     fn deliver(&mut self, port: PortId, mut packet: Packet) -> bool {
         let Ok(mut header) = MadHeader::parse(&packet.mad) else { return false };
-        if header.method & method::RESPONSE_BIT != 0 {
+        if is_answer(&header) {
             let number = client_of(header.transaction_id).map(usize::from);
             let Some(index) = number.filter(|index| *index < self.slots.len()) else { return false };
             let client = self.slots[index].client.as_mut().filter(|one| one.port == port);

@@ -5,8 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use everywire_wire::Gid;
+
 use super::{
-    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_SWITCH_PORTS, NodeRef, Plan,
+    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_ROUTER_PORTS,
+    MAX_SM_PRIORITY, MAX_SUBNETS, MAX_SWITCH_PORTS, NodeRef, Plan, SubnetPlan,
 };
 
 impl Plan {
@@ -28,10 +31,38 @@ impl Plan {
         }
         self.check_nodes()?;
         self.check_links()?;
+        self.check_subnets()?;
         if self.lmc > MAX_LMC {
             return Err(format!("lmc: {} is more than {MAX_LMC} (IBTA §7.11.1)", self.lmc));
         }
+        if self.sm_priority > MAX_SM_PRIORITY {
+            let priority = self.sm_priority;
+            return Err(format!("sm_priority: {priority} is more than {MAX_SM_PRIORITY} (IBTA §14.2.5.13)"));
+        }
         self.check_partitions()
+    }
+
+    fn check_subnets(&self) -> Result<(), String> {
+        if self.subnets.len() >= MAX_SUBNETS {
+            return Err(format!("subnet: {} more; a fabric has at most {MAX_SUBNETS}", self.subnets.len()));
+        }
+        let routed = !self.subnets.is_empty() || self.hosts.iter().any(|host| host.router);
+        let mut prefixes = HashSet::new();
+        for SubnetPlan { sm, gid_prefix: prefix } in self.all_subnets() {
+            if matches!(sm.node, NodeRef::Host(index) if self.hosts[index].router) {
+                return Err(format!("sm: {} is a router's port", self.port_name(sm)));
+            }
+            if routed && prefix == Gid::DEFAULT_PREFIX {
+                let name = self.port_name(sm);
+                return Err(format!(
+                    "gid_prefix: the subnet of {name} needs one of its own: link-local GIDs cross no router (IBTA §4.1.1)"
+                ));
+            }
+            if prefix == 0 || prefix >> 56 == 0xff || !prefixes.insert(prefix) {
+                return Err(format!("gid_prefix: {prefix:#018x} is taken, zero, or of multicast GIDs"));
+            }
+        }
+        Ok(())
     }
 
     fn check_nodes(&self) -> Result<(), String> {
@@ -39,6 +70,9 @@ impl Plan {
         for node in self.nodes() {
             let name = self.name_of(node);
             let (what, most, guid) = match node {
+                NodeRef::Host(index) if self.hosts[index].router => {
+                    ("router", MAX_ROUTER_PORTS, self.hosts[index].guid)
+                }
                 NodeRef::Host(index) => ("host", MAX_HOST_PORTS, self.hosts[index].guid),
                 NodeRef::Switch(index) => ("switch", MAX_SWITCH_PORTS, self.switches[index].guid),
             };
@@ -96,6 +130,10 @@ impl Plan {
             if !matches!(link.shape.vls, 1 | 2 | 4 | 8 | 15) {
                 let vls = link.shape.vls;
                 return Err(format!("link {text:?}: vls: {vls} is none of 1, 2, 4, 8, 15 (IBTA §14.2.5.6)"));
+            }
+            if link.shape.bit_errors_ppm > MAX_PPM {
+                let ppm = link.shape.bit_errors_ppm;
+                return Err(format!("link {text:?}: bit_errors_ppm: {ppm} is more than {MAX_PPM}"));
             }
             if link.shape.delay > MAX_DELAY {
                 let delay = link.shape.delay.as_secs_f64() * 1e6;

@@ -13,20 +13,23 @@ use everywire_wire::{Guid, Mtu};
 use serde::{Deserialize, Serialize};
 
 pub use check::check_name;
+pub use everywire_fabric::ib::config::{MAX_HCA_PORTS as MAX_HOST_PORTS, MAX_ROUTER_PORTS, MAX_SWITCH_PORTS};
 pub use rate::{LinkRate, Speed, Width};
 
 /// Most hosts and switches of one fabric.
 pub const MAX_NODES: usize = 4096;
 /// Most links of one fabric.
 pub const MAX_LINKS: usize = 16_384;
-/// Most ports of a switch.
-pub const MAX_SWITCH_PORTS: u8 = 64;
-/// Most ports of a host's adapter.
-pub const MAX_HOST_PORTS: u8 = 2;
+/// Most subnets of one fabric.
+pub const MAX_SUBNETS: usize = 64;
 /// Longest name of a node or fabric, in bytes: the ibsim protocol has 32 with the final NUL.
 pub const MAX_NAME: usize = 31;
 /// Longest delay of a link.
 pub const MAX_DELAY: Duration = Duration::from_millis(100);
+/// Parts in a million that are all.
+pub const MAX_PPM: u32 = 1_000_000;
+/// Highest priority of a subnet manager (IBTA §14.2.5.13: four bits).
+pub const MAX_SM_PRIORITY: u8 = 15;
 /// Largest LID mask control (IBTA §7.11.1: three bits).
 pub const MAX_LMC: u8 = 7;
 
@@ -48,7 +51,7 @@ pub struct PortRef {
     pub port: u8,
 }
 
-/// A host: one channel adapter.
+/// A host: one channel adapter. Or a router, whose ports are in subnets of their own, and which takes no programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPlan {
     /// Its name, as in `ib:FABRIC/NAME/1`.
@@ -59,6 +62,17 @@ pub struct HostPlan {
     pub guid: Guid,
     /// The IP address that stands for each port, port 1 first.
     pub ips: Vec<IpAddr>,
+    /// It is a router (IBTA chapter 19).
+    pub router: bool,
+}
+
+/// A subnet beyond a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubnetPlan {
+    /// The host's port where its subnet manager is.
+    pub sm: PortRef,
+    /// High half of its GIDs.
+    pub gid_prefix: u64,
 }
 
 /// A switch.
@@ -83,11 +97,22 @@ pub struct LinkShape {
     pub mtu: Mtu,
     /// Data virtual lanes: 1, 2, 4, 8 or 15.
     pub vls: u8,
+    /// Link-level retry: what the wire damages is sent again instead of being dropped.
+    pub retry: bool,
+    /// Packets in a million of which the wire flips a bit, at most [`MAX_PPM`].
+    pub bit_errors_ppm: u32,
 }
 
 impl Default for LinkShape {
     fn default() -> LinkShape {
-        LinkShape { rate: LinkRate::X4_QDR, delay: Duration::from_nanos(100), mtu: Mtu::M4096, vls: 4 }
+        LinkShape {
+            rate: LinkRate::X4_QDR,
+            delay: Duration::from_nanos(100),
+            mtu: Mtu::M4096,
+            vls: 4,
+            retry: false,
+            bit_errors_ppm: 0,
+        }
     }
 }
 
@@ -161,8 +186,16 @@ pub struct Plan {
     pub switches: Vec<SwitchPlan>,
     /// Cables.
     pub links: Vec<LinkPlan>,
-    /// The host's port where the subnet manager is.
+    /// The host's port where the subnet manager is, or port 0 of a switch.
     pub sm: PortRef,
+    /// Its SM_Key, which several managers of a subnet share; a secret of the run if there is none.
+    pub sm_key: Option<u64>,
+    /// Its priority among several managers, at most [`MAX_SM_PRIORITY`].
+    pub sm_priority: u8,
+    /// High half of the GIDs of that manager's subnet.
+    pub gid_prefix: u64,
+    /// Further subnets, which routers join to it.
+    pub subnets: Vec<SubnetPlan>,
     /// How it makes routes.
     pub engine: Engine,
     /// Root switches of up/down and fat-tree routing; found by rank if empty.
@@ -176,6 +209,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Every subnet, the first manager's and those beyond routers.
+    pub fn all_subnets(&self) -> impl Iterator<Item = SubnetPlan> {
+        let first = SubnetPlan { sm: self.sm, gid_prefix: self.gid_prefix };
+        std::iter::once(first).chain(self.subnets.iter().copied())
+    }
+
     /// The name of a node.
     pub fn name_of(&self, node: NodeRef) -> &str {
         match node {

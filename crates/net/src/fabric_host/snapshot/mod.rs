@@ -73,6 +73,12 @@ pub struct Link {
     pub vls: u8,
     /// Propagation delay, in microseconds.
     pub delay_us: f64,
+    /// Link-level retry.
+    #[serde(default)]
+    pub retry: bool,
+    /// Packets in a million of which the wire flips a bit.
+    #[serde(default)]
+    pub bit_errors_ppm: u32,
 }
 
 impl Link {
@@ -110,6 +116,9 @@ pub struct Node {
     pub name: String,
     /// Whether it is a switch.
     pub switch: bool,
+    /// Whether it is a router between subnets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub router: bool,
     /// Its GUID, in hexadecimal.
     pub guid: String,
     /// Ports, a switch's port 0 not counted.
@@ -164,11 +173,13 @@ impl Snapshot {
             mtu: link.shape.mtu.bytes() as u16,
             vls: link.shape.vls,
             delay_us: link.shape.delay.as_secs_f64() * 1e6,
+            retry: link.shape.retry,
+            bit_errors_ppm: link.shape.bit_errors_ppm,
         });
         Snapshot {
             name: plan.name.clone(),
             running: false,
-            sm: plan.port_name(plan.sm),
+            sm: plan.all_subnets().map(|subnet| plan.port_name(subnet.sm)).collect::<Vec<_>>().join(" and "),
             engine: plan.engine,
             roots: plan.roots.iter().map(|index| plan.switches[*index].name.clone()).collect(),
             warnings: Vec::new(),
@@ -178,9 +189,9 @@ impl Snapshot {
         }
     }
 
-    /// Hosts.
+    /// Hosts, routers not among them.
     pub fn hosts(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.iter().filter(|node| !node.switch)
+        self.nodes.iter().filter(|node| !node.switch && !node.router)
     }
 
     /// Switches.
@@ -308,6 +319,7 @@ fn planned_node(plan: &Plan, node: NodeRef) -> Node {
     Node {
         name: plan.name_of(node).to_owned(),
         switch: matches!(node, NodeRef::Switch(_)),
+        router: matches!(node, NodeRef::Host(index) if plan.hosts[index].router),
         guid: hex(guid),
         ports: plan.ports_of(node),
         end_ports,

@@ -15,16 +15,16 @@ const BLOCK: u16 = 64;
 pub(in super::super) fn take(
     built: &mut Built,
     process: impl Fn(PortId) -> Option<i32>,
-    seat: Option<&Seat>,
+    seats: &[Seat],
 ) -> Snapshot {
     let mut snapshot = Snapshot::of_plan(&built.plan);
     snapshot.running = true;
-    match seat {
-        Some(seat) => {
-            snapshot.engine = seat.engine();
-            snapshot.warnings = seat.warnings().to_vec();
+    match seats {
+        [first, ..] => {
+            snapshot.engine = first.engine();
+            snapshot.warnings = seats.iter().flat_map(|seat| seat.warnings().iter().cloned()).collect();
         }
-        None => snapshot.sm = String::new(),
+        [] => snapshot.sm = String::new(),
     }
     for (link, picture) in built.plan.links.iter().zip(&mut snapshot.links) {
         for (end, port) in picture.ends.iter_mut().zip(link.ends) {

@@ -76,12 +76,16 @@ pub(super) fn req(config: &CmConfig, id: CommId, tid: u64, p: &ConnectParams, ps
         ReqPath { local_lid: Lid::PERMISSIVE, remote_lid: Lid::PERMISSIVE, ..ReqPath::default() };
     let by_link = match p.path.link {
         PathLink::Udp | PathLink::Grh => on_ethernet,
+        // Across a router neither end knows the LIDs of the other's subnet; the packet has those that count (as Linux).
+        PathLink::Lrh(route) if route.grh => {
+            ReqPath { packet_rate: route.static_rate, sl: route.sl, subnet_local: false, ..on_ethernet }
+        }
         PathLink::Lrh(route) => ReqPath {
             local_lid: route.slid,
             remote_lid: route.dlid,
             packet_rate: route.static_rate,
             sl: route.sl,
-            subnet_local: !route.grh,
+            subnet_local: true,
             ..ReqPath::default()
         },
     };

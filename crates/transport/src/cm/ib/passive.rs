@@ -4,8 +4,8 @@
 
 use std::time::Instant;
 
-use everywire_wire::cm::{RejReason, Req, Rtu, TransportService};
-use everywire_wire::{Gid, Mtu, Qpn};
+use everywire_wire::cm::{RejReason, Req, ReqPath, Rtu, TransportService};
+use everywire_wire::{Gid, Lid, Lrh, Mtu, Qpn};
 
 use super::config::{CmConfig, MAX_SERVICE_TIMEOUT, REJ_INFO, REJ_PRIVATE_DATA, REP_PRIVATE_DATA, cm_time};
 use super::conn::ReqIdentity;
@@ -223,7 +223,10 @@ impl Cm {
 
     /// Whether the path in a REQ is between the ends that its packet came from and went to.
     fn check_ends(&self, from: &MadPath, req: &Req) -> Result<(), (RejReason, Vec<u8>)> {
-        if let PathLink::Lrh(route) = from.link {
+        let routed = is_routed(&req.primary);
+        if let PathLink::Lrh(route) = from.link
+            && !routed
+        {
             // IBTA table 110: the information is the LID that would do.
             if req.primary.remote_lid != route.slid {
                 return Err((RejReason::PrimaryLidRejected, route.slid.0.to_be_bytes().to_vec()));
@@ -232,6 +235,10 @@ impl Cm {
                 return Err((RejReason::UnsupportedRequest, Vec::new()));
             }
             return Ok(());
+        }
+        if from.link.is_infiniband() && from.link.lead_len() == Lrh::LEN {
+            // A path by GIDs only, in a packet that has none.
+            return Err((RejReason::UnsupportedRequest, Vec::new()));
         }
         let (local, remote) = (Gid::from(from.local), Gid::from(from.remote));
         if req.primary.remote_gid != local {
@@ -320,11 +327,18 @@ struct Admitted {
     path_mtu: Mtu,
 }
 
+/// Whether a path leaves the subnet: then its LIDs mean nothing here, and Linux writes the permissive one.
+fn is_routed(path: &ReqPath) -> bool {
+    !path.subnet_local && path.local_lid == Lid::PERMISSIVE && path.remote_lid == Lid::PERMISSIVE
+}
+
 /// What a REQ says about the queue pair that will answer it (IBTA §12.9.10).
 fn request_params(from: MadPath, req: &Req, path_mtu: Mtu) -> QpParams {
     let primary = &req.primary;
     let path = match from.link {
         PathLink::Udp | PathLink::Grh => from,
+        // Back by the router that it came by.
+        PathLink::Lrh(_) if is_routed(primary) => from,
         PathLink::Lrh(_) => MadPath {
             link: PathLink::Lrh(LocalRoute {
                 slid: primary.remote_lid,

@@ -9,7 +9,7 @@ use everywire_wire::mpa::{Enhanced, StartFrame, StartKind};
 
 use super::types::{Agreed, Failure, InitiatorConfig, MAX_PRIVATE_DATA, MpaError, MpaEvent, RtrSet};
 use super::{StreamError, block_of, rtr_set, take_frame};
-use crate::iwarp::refusal;
+use crate::iwarp::Rtr;
 
 /// One start-up, from the side that begins it.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Initiator {
 
 impl Initiator {
     /// Begins on a connection that is established: [`Initiator::poll_transmit`] has the request.
-    pub fn new(now: Instant, config: InitiatorConfig) -> Result<Initiator, MpaError> {
+    pub fn new(now: Instant, mut config: InitiatorConfig) -> Result<Initiator, MpaError> {
         let limit = if config.enhanced { MAX_PRIVATE_DATA } else { StartFrame::MAX_PRIVATE_DATA };
         let length = config.private_data.len();
         if length > limit {
@@ -34,6 +34,11 @@ impl Initiator {
         }
         if config.peer_to_peer.is_some() && !config.enhanced {
             return Err(MpaError::NeedsEnhanced);
+        }
+        // A READ that says "ready" is outstanding as every other one is: a request that offers it with an ORD of 0 makes
+        // Linux's siw answer with an IRD of 0, and then fail on that very READ.
+        if config.peer_to_peer.is_some_and(|rtr| rtr.has(Rtr::Read)) {
+            config.ord = config.ord.max(1);
         }
         let out = Some(request_of(&config));
         let deadline = now.checked_add(config.timeout);
@@ -147,7 +152,7 @@ impl Initiator {
             && let Err(failure) = self.settle(&mut agreed, &block)
         {
             // RFC 6581 §9: the responder, which believes it is connected, is told by a TERMINATE message.
-            self.out = failure.llp_error().map(|error| refusal(agreed.crc, agreed.markers_send, error));
+            self.out = failure.llp_error().and_then(|error| agreed.refusal(error));
             return Err(failure);
         }
         Ok(MpaEvent::Accepted(agreed))
@@ -165,7 +170,11 @@ impl Initiator {
         let Some(offered) = self.config.peer_to_peer else { return Ok(()) };
         // Without A in the reply the peer declines the model; with it, it names the frame (cases IW-02).
         if block.peer_to_peer {
-            let common: RtrSet = offered & rtr_set(block);
+            let mut common: RtrSet = offered & rtr_set(block);
+            if agreed.ord == 0 {
+                // The peer takes no READ, not even an empty one.
+                common.remove(RtrSet::READ);
+            }
             agreed.rtr = Some(common.choose().ok_or(Failure::NoMatchingRtr)?);
         }
         Ok(())

@@ -58,7 +58,7 @@ fn start(config: InitiatorConfig, with: ResponderConfig, accept: AcceptParams) -
     (agreed(from.poll_event()), agreed(to.poll_event()))
 }
 
-/// Linux siw loses what comes while it is still accepting: the pause covers that, and ends when the peer speaks.
+/// Linux siw does not notice what comes while it is still accepting: the pause covers that, and ends when the peer speaks.
 #[test]
 fn a_pause_after_the_reply() {
     let (now, pause) = (Instant::now(), Duration::from_millis(50));
@@ -173,6 +173,20 @@ fn peer_to_peer() {
     }
     let (a, b) = start(InitiatorConfig::default(), ResponderConfig::default(), AcceptParams::default());
     assert_eq!((a.rtr, b.rtr), (None, None));
+}
+
+/// A READ that says "ready" counts as any other: it is asked a place for, and not sent to a peer that has none. (Linux 6.1's
+/// siw answers a request for it that has an ORD of 0 with an IRD of 0, and stops its kernel when the READ comes.)
+#[test]
+fn a_read_needs_a_place() {
+    let config = InitiatorConfig { peer_to_peer: Some(RtrSet::READ), ord: 0, ..InitiatorConfig::default() };
+    let mut from = initiator(config);
+    let mut to = responder();
+    to.handle_stream(Instant::now(), &from.poll_transmit().unwrap());
+    assert_eq!(request(to.poll_event()).ord, Some(1));
+    // Its reply: A, no IRD, an ORD of 16, D.
+    from.handle_stream(Instant::now(), &hex("4d504120494420526570204672616d655002000480004010"));
+    assert_eq!(failure(from.poll_event()), Failure::NoMatchingRtr);
 }
 
 #[test]

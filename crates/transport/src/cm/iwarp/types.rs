@@ -11,7 +11,7 @@ use everywire_wire::mpa::{Enhanced, StartFrame};
 use everywire_wire::rdmap::LlpError;
 
 use super::stream_error::StreamError;
-use crate::iwarp::{ConnId, Rtr, StreamParams};
+use crate::iwarp::{ConnId, Rtr, StreamParams, refusal};
 
 /// How long a start-up may take on the peer's side, unless configured: Linux siw waits as long.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -164,6 +164,14 @@ pub struct Agreed {
 }
 
 impl Agreed {
+    /// The first and last FPDU of the stream, a TERMINATE message, with which an initiator ends what it has just agreed on;
+    /// the stream is to be closed behind it. RFC 6581 §8 has [`LlpError::Catastrophic`] for what fails on this side and
+    /// [`LlpError::InsufficientIrd`] and [`LlpError::NoMatchingRtr`] for what the reply says. `None` at a responder, which
+    /// sends no FPDU before it has received one (RFC 5044 §7.1).
+    pub fn refusal(&self, error: LlpError) -> Option<Vec<u8>> {
+        self.initiator.then(|| refusal(self.crc, self.markers_send, error))
+    }
+
     /// What the queue pair starts with. `max_fpdu_payload` is its field in [`StreamParams`].
     pub fn stream(&self, conn: ConnId, max_fpdu_payload: usize) -> StreamParams {
         StreamParams {
@@ -266,7 +274,8 @@ impl Failure {
         }
     }
 
-    /// What the responder is told of a reply that the initiator cannot live with.
+    /// What the responder is told of a reply that the initiator cannot live with (RFC 6581 §8). An invalid start frame
+    /// ([`LlpError::StartFrame`]) is not in the list: its connection is closed at once (RFC 5044 §8, code 4).
     pub(super) fn llp_error(&self) -> Option<LlpError> {
         match self {
             Failure::InsufficientIrd { .. } => Some(LlpError::InsufficientIrd),

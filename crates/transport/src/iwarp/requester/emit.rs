@@ -107,7 +107,7 @@ impl Requester {
     fn send_rtr<E: QpEnv>(&mut self, env: &mut E, tx: &mut Tx, burst: &mut StreamBurst, rtr: Rtr) -> Step {
         let head = match rtr {
             Rtr::Send => Head { bytes: [0; MAX_HEADER], len: 0 },
-            Rtr::Write => Head::new(&tagged(RdmapOpcode::Write, true, RTR_STAG, 0)),
+            Rtr::Write => empty_write(),
             Rtr::Read => {
                 let read =
                     ReadRequest { sink_stag: RTR_STAG, source_stag: RTR_STAG, ..ReadRequest::default() };
@@ -210,6 +210,16 @@ impl Requester {
         self.finish_message(tx.pos);
         Step::Sent { done: true }
     }
+}
+
+/// A WRITE that touches nothing.
+fn empty_write() -> Head {
+    Head::new(&tagged(RdmapOpcode::Write, true, RTR_STAG, 0))
+}
+
+/// Adds one if there is room.
+pub(in crate::iwarp) fn push_empty_write<E: QpEnv>(env: &mut E, tx: &mut Tx, burst: &mut StreamBurst) {
+    push_head(env, tx, burst, &empty_write());
 }
 
 /// An FPDU of a header alone; false if there is no room.

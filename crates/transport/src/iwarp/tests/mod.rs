@@ -13,6 +13,7 @@ mod masks;
 mod operations;
 mod ready;
 mod speed;
+mod table;
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -264,7 +265,7 @@ impl Bench {
             assert_eq!(node.qp.sends_outstanding(), 0);
             assert!(node.qp.rx.partial.capacity() == 0, "an idle connection holds a buffer");
             assert_eq!(node.qp.tx.in_flight(), 0);
-            assert_eq!(node.qp.poll_timeout(), None);
+            assert_eq!(node.qp.ending.deadline(), None);
         }
     }
 

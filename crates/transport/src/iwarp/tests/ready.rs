@@ -97,3 +97,76 @@ fn zero_length_with_any_stag() {
     bench.deliver(1, &frame(&send));
     assert_eq!(bench.nodes[1].qp.state(), QpState::Rts);
 }
+
+/// An initiator whose first words lie unnoticed at the other end (Linux siw, still accepting): empty WRITEs follow, ever
+/// further apart, until the peer's first FPDU; each is a WRITE that every receiver takes.
+#[test]
+fn nudges_until_the_peer_is_heard_of() {
+    let mut bench = Bench::new(Setup::default());
+    assert_eq!(bench.nodes[0].qp.poll_timeout(), None, "nothing was said that could lie there");
+    bench.nodes[1].recv(1, 0, 10);
+    bench.nodes[0].recv(2, 0, 10);
+    bench.nodes[0].send(SendWr::new(3, SendOp::Send).with_inline(*b"first"));
+    bench.transmit(0);
+    let len = bench.nodes[0].unwritten;
+    bench.written(0, len);
+    for wait in [50, 100, 200] {
+        let due = bench.now + std::time::Duration::from_millis(wait);
+        assert_eq!(bench.nodes[0].qp.poll_timeout(), Some(due));
+        bench.now = due;
+        let node = &mut bench.nodes[0];
+        node.qp.handle_timeout(&mut node.env, due);
+        assert!(bench.transmit(0));
+        let len = bench.nodes[0].unwritten;
+        bench.written(0, len);
+    }
+    // RFC 5041 §4.1: tagged, last, version 1; RDMAP version 1, WRITE; STag 1, TO 0.
+    let sent = bench.fpdus(0);
+    assert_eq!(sent.len(), 4);
+    assert_eq!(sent[1..], vec![vec![0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]; 3]);
+    bench.run();
+    bench.nodes[1].send(SendWr::new(4, SendOp::Send).with_inline(*b"answer"));
+    bench.run();
+    assert_eq!(bench.nodes[0].qp.poll_timeout(), None, "the peer was heard of");
+    assert_eq!((bench.nodes[1].received(), bench.nodes[0].received()), (ok([1]), ok([2])));
+    assert_eq!((bench.nodes[0].sent(), bench.nodes[1].sent()), (ok([3]), ok([4])));
+    bench.assert_idle();
+}
+
+/// They end: with the last of them, with the connection, and none is made where bytes are in flight or of a responder.
+#[test]
+fn nudges_end() {
+    let mut bench = Bench::new(Setup::default());
+    let remote = bench.nodes[1].remote(0);
+    bench.nodes[0].send(SendWr::new(1, SendOp::Write { remote }).with_inline(*b"w"));
+    bench.transmit(0);
+    // The socket has not taken the WRITE: more would not help.
+    let expire = |bench: &mut Bench| {
+        let due = bench.nodes[0].qp.poll_timeout()?;
+        bench.now = due;
+        let node = &mut bench.nodes[0];
+        node.qp.handle_timeout(&mut node.env, due);
+        Some(bench.transmit(0))
+    };
+    assert_eq!(expire(&mut bench), Some(false));
+    let begun = bench.now;
+    bench.run();
+    let mut made = bench.fpdus(0).len() - 1;
+    while expire(&mut bench) == Some(true) {
+        made += 1;
+        bench.run();
+    }
+    assert_eq!(made as u32, crate::iwarp::nudge::MAX_NUDGES);
+    assert_eq!((bench.now - begun).as_millis(), 50 * (2 + 4 + 8 + 16 + 32 + 64 + 128));
+    assert_eq!(bench.nodes[1].qp.poll_timeout(), None);
+    bench.assert_idle();
+    let mut bench = Bench::new(Setup::default());
+    let remote = bench.nodes[1].remote(0);
+    bench.nodes[0].send(SendWr::new(1, SendOp::Write { remote }).with_inline(*b"w"));
+    bench.run();
+    let (node, now) = (&mut bench.nodes[0], bench.now);
+    node.qp.disconnect(&mut node.env, now);
+    bench.run();
+    assert_eq!(bench.nodes.each_ref().map(|n| n.qp.poll_timeout()), [None; 2]);
+    assert_eq!(bench.fpdus(0).len(), 1);
+}

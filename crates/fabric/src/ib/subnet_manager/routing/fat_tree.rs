@@ -9,7 +9,7 @@ use everywire_wire::Guid;
 use super::choice::Balancer;
 use super::graph::{Destination, FAR, Graph};
 use super::tables::Tables;
-use super::up_down::{Order, Reach};
+use super::up_down::{Order, walk};
 
 /// Tables of a fat tree, or why the graph is none.
 pub(super) fn tables(graph: &Graph, roots: &[Guid]) -> Result<Tables, String> {
@@ -17,29 +17,14 @@ pub(super) fn tables(graph: &Graph, roots: &[Guid]) -> Result<Tables, String> {
     let tops: Vec<u32> = (0..rank.len() as u32).filter(|s| rank[*s as usize] == 0).collect();
     let order = Order::by_rank(graph, &rank, &tops);
     let strides = strides(graph, &rank, &order);
-    let mut balancer = Balancer::new(graph);
-    let mut candidates = Vec::new();
-    for (target, destinations) in graph.destinations().iter().enumerate() {
-        if destinations.is_empty() {
-            continue;
+    let tables = walk(graph, &order, |balancer, reach, at, candidates, destinations| {
+        if reach.goes_down(at) {
+            return destinations.iter().for_each(|d| balancer.spread(at, candidates, d));
         }
-        let reach = Reach::new(graph, &order, target as u32);
-        for at in 0..graph.switches.len() as u32 {
-            if at == target as u32 {
-                destinations.iter().for_each(|d| balancer.arrive(at, d));
-                continue;
-            }
-            reach.candidates(graph, &order, at, &mut candidates);
-            if reach.goes_down(at) {
-                destinations.iter().for_each(|d| balancer.spread(at, &candidates, d));
-                continue;
-            }
-            candidates.sort_by_key(|(port, n)| (graph.switches[*n as usize].guid, *port));
-            let stride = strides[usize::from(rank[at as usize])];
-            destinations.iter().for_each(|d| climb(&mut balancer, at, &candidates, d, stride));
-        }
-    }
-    let tables = balancer.into_tables();
+        candidates.sort_by_key(|(port, n)| (graph.switches[*n as usize].guid, *port));
+        let stride = strides[usize::from(rank[at as usize])];
+        destinations.iter().for_each(|d| climb(balancer, at, candidates, d, stride));
+    });
     match tables.unreachable_pairs(graph) {
         0 => Ok(tables),
         n => Err(format!("{n} pairs of end ports have no common switch above them")),

@@ -81,7 +81,7 @@ fn min_hop_is_shortest_and_names_its_loop() {
             let peer = graph.switches[*switch as usize].peers[usize::from(*port)];
             assert!(matches!(peer, Peer::Switch { switch, .. } if switch == next));
         }
-        assert!(cycle.to_string().starts_with("switch-"), "{cycle}");
+        assert!(cycle.to_string().starts_with("s"), "{cycle}");
     }
 }
 
@@ -125,13 +125,13 @@ fn min_hop_balances_and_lids_of_one_port_go_different_ways() {
 #[test]
 fn a_fat_tree_with_a_link_gone_still_reaches_everyone() {
     let mut shape = Topology::fat_tree(16, 8).unwrap();
-    // Both links of leaf 1 to spine 1, and both of leaf 2 to spine 2: nothing above both any more.
-    shape.links.retain(|((a, _), (b, _))| !matches!((*a, *b), (0, 4)));
+    // The links of leaf 1 to two spines, then those of leaf 2 to the other two: nothing above both any more.
+    shape.links.retain(|((a, _), (b, _))| !matches!((*a, *b), (0, 4 | 5)));
     let graph = shape.graph(0);
     let routed = route(&graph, &RoutingEngine::FatTree { roots: vec![] });
     assert_eq!(routed.engine, "fat-tree");
     check_all_pairs(&graph, &routed.tables);
-    shape.links.retain(|((a, _), (b, _))| !matches!((*a, *b), (1, 5)));
+    shape.links.retain(|((a, _), (b, _))| !matches!((*a, *b), (1, 6 | 7)));
     let graph = shape.graph(0);
     let routed = route(&graph, &RoutingEngine::FatTree { roots: vec![] });
     assert_eq!(routed.engine, "up/down", "{:?}", routed.messages);

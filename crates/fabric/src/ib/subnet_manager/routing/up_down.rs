@@ -8,7 +8,7 @@
 use everywire_wire::Guid;
 
 use super::choice::Balancer;
-use super::graph::{FAR, Graph};
+use super::graph::{Destination, FAR, Graph};
 use super::tables::Tables;
 
 /// Of all hosts, the share (in percent) that must be at one distance from a root, and that no other distance may exceed.
@@ -25,20 +25,32 @@ pub(super) fn tables(graph: &Graph, roots: &[Guid], messages: &mut Vec<String>) 
         known = find_roots(graph, messages);
     }
     let order = Order::new(graph, &known);
+    walk(graph, &order, |balancer, _, at, candidates, destinations| {
+        destinations.iter().for_each(|d| balancer.spread(at, candidates, d));
+    })
+}
+
+/// Tables by an order of switches: goes over all pairs of a switch and a switch with destinations. At the second itself the way
+/// ends; elsewhere `choose` gives the destinations their ports out of the best that there are, each with the switch behind it.
+pub(super) fn walk(
+    graph: &Graph,
+    order: &Order,
+    mut choose: impl FnMut(&mut Balancer, &Reach, u32, &mut [(u8, u32)], &[Destination]),
+) -> Tables {
     let mut balancer = Balancer::new(graph);
     let mut candidates = Vec::new();
     for (target, destinations) in graph.destinations().iter().enumerate() {
         if destinations.is_empty() {
             continue;
         }
-        let reach = Reach::new(graph, &order, target as u32);
+        let reach = Reach::new(graph, order, target as u32);
         for at in 0..graph.switches.len() as u32 {
             if at == target as u32 {
                 destinations.iter().for_each(|d| balancer.arrive(at, d));
                 continue;
             }
-            reach.candidates(graph, &order, at, &mut candidates);
-            destinations.iter().for_each(|d| balancer.spread(at, &candidates, d));
+            reach.candidates(graph, order, at, &mut candidates);
+            choose(&mut balancer, &reach, at, &mut candidates, destinations);
         }
     }
     balancer.into_tables()

@@ -239,7 +239,7 @@ impl Sm {
             class_version: CLASS_VERSION,
             capability_mask: capability::GENERATES_TRAPS
                 | capability::UD_MULTICAST
-                | capability::REVERSE_PATH,
+                | capability::PORT_INFO_CAPABILITY_MATCH,
             capability_mask2: capability2::SEND_ONLY_FULL_MEMBER,
             resp_time_value: self.config.subnet_timeout,
             redirect_qpn: Qpn::new(0),

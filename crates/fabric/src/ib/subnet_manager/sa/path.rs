@@ -4,14 +4,17 @@
 //! that; where it wants more, there is no path. All paths use service level 0 and are reversible.
 
 use everywire_wire::sa::{PathRecord, SaMad, selector, status};
-use everywire_wire::smp::codes::rate;
-use everywire_wire::{Gid, Lid, PKey};
+use everywire_wire::smp::codes::{node_type, rate};
+use everywire_wire::{Gid, Guid, Lid, PKey};
 
 use super::super::config::{MAX_ANSWER_RECORDS, MAX_PATH_PAIRS};
 use super::super::inventory::{Owner, Port};
 use super::super::routing::NO_PATH;
 use super::{Answer, Records, Sm};
 use everywire_wire::mad::method::GET;
+
+/// Hop limit of paths into other subnets, as Linux and IPv6 have it.
+const HOPS_BETWEEN_SUBNETS: u8 = 64;
 
 /// What the links of a way allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +60,9 @@ impl Sm {
         if mask & PathRecord::DGID != 0 && want.dgid.is_multicast() {
             return self.group_path(&want, mask, &sources);
         }
+        if mask & PathRecord::DGID != 0 && self.is_elsewhere(want.dgid) {
+            return self.paths_out(&want, mask, &sources, most);
+        }
         let targets = self.ends(mask, (PathRecord::DGID, want.dgid), (PathRecord::DLID, want.dlid))?;
         // All pairs of a small subnet are a tool's question; of a large one nobody needs them, and all would wait for them.
         if !names_an_end && sources.len().saturating_mul(targets.len()) > MAX_PATH_PAIRS {
@@ -74,6 +80,40 @@ impl Sm {
                         return Ok(records);
                     }
                 }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Whether a GID is of another subnet.
+    fn is_elsewhere(&self, gid: Gid) -> bool {
+        gid.subnet_prefix() != self.config.gid_prefix && !gid.is_link_local() && !gid.is_multicast()
+    }
+
+    /// The router's port that leads to a subnet.
+    fn way_out(&self, prefix: u64) -> Option<Owner> {
+        let routes = &self.config.prefix_routes;
+        if let Some((_, guid)) = routes.iter().find(|(of, _)| *of == prefix) {
+            return self.map.endports.get(guid).map(|(_, owner)| *owner);
+        }
+        let mut ports = self.known.end_ports().filter(|_| routes.is_empty());
+        let router = |node: &Guid| self.known.nodes[node].info.node_type == node_type::ROUTER;
+        ports.find(|(node, ..)| router(node)).map(|(node, port, _)| Owner { node, port })
+    }
+
+    /// Paths to a port of another subnet: to the router, by its base LID, and with hops to go (IBTA §15.2.5.16). MTU and rate
+    /// are those of the way to the router; what lies behind it the other subnet's administrator knows.
+    fn paths_out(&self, want: &PathRecord, mask: u64, sources: &[Owner], most: usize) -> Answer {
+        let router = self.way_out(want.dgid.subnet_prefix()).ok_or(status::REQ_INVALID_GID)?;
+        let mut records = Records::of::<PathRecord>();
+        for source in sources {
+            let paths = self.paths_between(*source, router, want, mask);
+            let base = self.lids_of(router).first().copied().unwrap_or_default();
+            for path in paths.filter(|path| path.dlid == base).take(most.min(1)) {
+                if records.count >= MAX_ANSWER_RECORDS {
+                    return Err(status::NO_RESOURCES);
+                }
+                records.push(&PathRecord { dgid: want.dgid, hop_limit: HOPS_BETWEEN_SUBNETS, ..path });
             }
         }
         Ok(records)

@@ -5,8 +5,9 @@
 
 use everywire_wire::mad::status as mad_status;
 use everywire_wire::sa::{
-    GuidInfoRecord, LftRecord, LinkRecord, MftRecord, NodeRecord, PKeyTableRecord, PortInfoRecord, SaMad,
-    SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord, attribute,
+    GuidInfoRecord, LftRecord, LinkRecord, MATCH_CAPABILITY_BITS, MftRecord, NodeRecord, PKeyTableRecord,
+    PortInfoRecord, SaMad, SlToVlRecord, SmInfoRecord, SwitchInfoRecord, VlArbitrationRecord, attribute,
+    status,
 };
 use everywire_wire::smp::{
     GuidInfo, LinearForwardingTable, MulticastForwardingTable, NodeInfo, PKeyTable, PortInfo, SlToVl,
@@ -20,13 +21,15 @@ use super::{Answer, Records, Sm};
 
 /// The first component of all records here: LID.
 const LID: u64 = 1;
+/// The component of a PortInfoRecord with the capability mask.
+const CAPABILITY_MASK: u64 = 1 << 7;
 
 impl Sm {
     /// SubnAdmGet and GetTable of everything but paths.
     pub(super) fn query(&self, request: &SaMad) -> Answer {
         match request.header.attribute_id {
             attribute::NODE => Records::matching(request, self.node_records(request)),
-            attribute::PORT_INFO => Records::matching(request, self.port_records(request)),
+            attribute::PORT_INFO => self.ports_asked_for(request),
             attribute::SWITCH_INFO => Records::matching(request, self.switch_records(request)),
             attribute::LINK => Records::matching(request, self.link_records()),
             attribute::SM_INFO => Records::matching(request, self.sm_records()),
@@ -75,6 +78,19 @@ impl Sm {
                 ..NodeRecord::default()
             })
         })
+    }
+
+    /// PortInfoRecords, by bits of the capability mask where the asker wants that.
+    fn ports_asked_for(&self, request: &SaMad) -> Answer {
+        let by_bits = request.header.attribute_modifier & MATCH_CAPABILITY_BITS != 0;
+        if !by_bits || request.component_mask & CAPABILITY_MASK == 0 {
+            return Records::matching(request, self.port_records(request));
+        }
+        let asked = PortInfoRecord::parse(&request.data).map_err(|_| status::REQ_INVALID)?;
+        let bits = asked.port_info.capability_mask;
+        let rest = SaMad { component_mask: request.component_mask & !CAPABILITY_MASK, ..*request };
+        let capable = |record: &PortInfoRecord| record.port_info.capability_mask & bits == bits;
+        Records::matching(&rest, self.port_records(request).filter(capable))
     }
 
     fn port_records(&self, request: &SaMad) -> impl Iterator<Item = PortInfoRecord> {

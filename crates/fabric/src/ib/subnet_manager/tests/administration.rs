@@ -39,13 +39,13 @@ fn table<R: Record + Default>(bench: &mut Bench) -> Vec<R> {
 fn tables_of_everything() {
     let mut bench = tree();
     let nodes: Vec<NodeRecord> = table(&mut bench);
-    assert_eq!(nodes.len(), 22);
+    assert_eq!(nodes.len(), 24);
     let mut names: Vec<String> = nodes.iter().map(|n| n.description.name()).collect();
     names.sort();
-    assert_eq!((names[0].as_str(), names[21].as_str()), ("host-1", "spine-2"));
-    // 16 hosts, 6 switches of 8 ports and port 0.
-    assert_eq!(table::<PortInfoRecord>(&mut bench).len(), 16 + 6 * 9);
-    assert_eq!(table::<SwitchInfoRecord>(&mut bench).len(), 6);
+    assert_eq!((names[0].as_str(), names[23].as_str()), ("h1", "spine4"));
+    // 16 hosts, 8 switches of 8 ports and port 0.
+    assert_eq!(table::<PortInfoRecord>(&mut bench).len(), 16 + 8 * 9);
+    assert_eq!(table::<SwitchInfoRecord>(&mut bench).len(), 8);
     let links: Vec<LinkRecord> = table(&mut bench);
     assert_eq!(links.len(), 2 * 32);
     for link in &links {
@@ -58,10 +58,11 @@ fn tables_of_everything() {
         assert!(links.contains(&back));
     }
     assert_eq!(table::<SmInfoRecord>(&mut bench).len(), 1);
-    assert_eq!(table::<PathRecord>(&mut bench).len(), 22 * 22 - 2);
+    // No way leads from one of the four spines to another: none is above them.
+    assert_eq!(table::<PathRecord>(&mut bench).len(), 24 * 24 - 4 * 3);
     let keys: Vec<PKeyTableRecord> = table(&mut bench);
     // A table each of hosts and switches, and of the 16 switch ports that check a host's packets.
-    assert!(keys.iter().all(|record| record.table.keys[0] == PKey::DEFAULT) && keys.len() == 22 + 16);
+    assert!(keys.iter().all(|record| record.table.keys[0] == PKey::DEFAULT) && keys.len() == 24 + 16);
     assert_eq!(table::<ServiceRecord>(&mut bench), []);
 }
 
@@ -77,7 +78,7 @@ fn one_record_none_or_too_many() {
     let lid = bench.lid(7);
     let answer = ask(&mut bench, 1, lid);
     assert_eq!((answer.header.status, answer.header.method, answer.attribute_offset), (0, 0x81, 14));
-    assert_eq!(NodeRecord::parse(&answer.data).unwrap().description.name(), "host-8");
+    assert_eq!(NodeRecord::parse(&answer.data).unwrap().description.name(), "h8");
     assert_eq!(ask(&mut bench, 1, Lid(500)).header.status, status::NO_RECORDS);
     assert_eq!(ask(&mut bench, 0, Lid(0)).header.status, status::TOO_MANY_RECORDS);
     // Unknown attribute, method and class version.

@@ -11,6 +11,40 @@ fn shapes() -> Vec<Topology> {
     ]
 }
 
+/// At port 0 of a switch: brought up, asked, told by traps, and it hands over and takes over as at any other port.
+#[test]
+fn a_manager_may_be_in_a_switch() {
+    use everywire_wire::sa::method::GET_TABLE;
+    use everywire_wire::sa::{LinkRecord, SaMad, SmInfoRecord};
+    let mut bench = Bench::new(Topology::ring(4).unwrap());
+    bench.manage_in_switch(1);
+    bench.run(Duration::from_secs(2));
+    assert!(bench.is_up(), "{:?}", bench.events);
+    bench.all_pairs();
+    let lid = bench.managers[0].lid(&bench.subnet);
+    for host in 0..4 {
+        assert_eq!(bench.subnet.port_values(bench.host(host)).unwrap().sm_lid, lid);
+    }
+    // 16 records of 8 bytes and SMInfo: one segment each, by RMPP, acknowledged.
+    let links = bench.ask(3, SaMad::with_record(GET_TABLE, &LinkRecord::default(), 0, 7));
+    assert_eq!((links[0].header.status, links[0].rmpp.data2), (0, 20 + 16 * 8));
+    let managers = bench.ask(0, SaMad::with_record(GET_TABLE, &SmInfoRecord::default(), 0, 8));
+    assert_eq!(SmInfoRecord::parse(&managers[0].data).unwrap().lid, lid);
+    bench.events.clear();
+    bench.subnet.link_down(bench.now, bench.links[0]).unwrap();
+    bench.run(Duration::from_secs(1));
+    assert!(bench.events.iter().any(|event| matches!(event, SmEvent::LinkLost { .. })), "{:?}", bench.events);
+    bench.all_pairs();
+    bench.manage(2, |config| config.priority = 9);
+    bench.run(Duration::from_secs(5));
+    let states: Vec<SmState> = bench.managers.iter().map(|manager| manager.sm.state()).collect();
+    assert_eq!(states, [SmState::Standby, SmState::Master]);
+    bench.all_pairs();
+    bench.subnet.power_off(bench.now, bench.host(2).node);
+    bench.run(Duration::from_secs(60));
+    assert_eq!(bench.managers[0].sm.state(), SmState::Master);
+}
+
 #[test]
 fn all_shapes_come_up_and_everyone_reaches_everyone() {
     for shape in shapes() {
@@ -39,7 +73,7 @@ fn min_hop_on_a_ring_names_its_loop() {
         SmEvent::CreditLoop(text) => Some(text.clone()),
         _ => None,
     });
-    assert!(cycle.is_some_and(|text| text.contains("switch-1[")));
+    assert!(cycle.is_some_and(|text| text.contains("s1[")));
     let bench = Bench::up(Topology::ring(6).unwrap(), |config| {
         config.engine = RoutingEngine::UpDown { roots: vec![] };
     });

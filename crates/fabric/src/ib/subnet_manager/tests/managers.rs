@@ -142,6 +142,57 @@ fn only_who_was_offered_the_place_takes_it_and_only_the_master_disables() {
     }
 }
 
+/// OpenSM takes the place by HANDOVER and never acknowledges: it is master, which its SMInfo says. Only who shows the SM_Key is
+/// believed.
+#[test]
+fn a_better_one_that_is_master_has_taken_over() {
+    use everywire_wire::smp::SmInfo;
+    use everywire_wire::smp::codes::sm_state;
+    let (own, better) = (SmState::Master, Guid(9));
+    for (key, shown, after) in [(5, 5, SmState::Standby), (5, 0, own), (1, 1, SmState::Standby)] {
+        let mut sm = in_state(own, key);
+        let info = SmInfo {
+            guid: better,
+            priority: 15,
+            sm_key: shown,
+            state: sm_state::MASTER,
+            ..SmInfo::default()
+        };
+        sm.others.insert(better, election::OtherSm { info, path: requests::Path::from([]) });
+        sm.elect(Instant::now());
+        assert_eq!(sm.state(), after, "{key} {shown}");
+    }
+}
+
+/// A standby that is started anew with a higher priority tells nobody: its port is a manager's before and after.
+#[test]
+fn a_standby_that_is_better_now_is_found_by_the_next_look() {
+    let mut bench = Bench::new(Topology::ring(4).unwrap());
+    bench.manage(0, |config| config.priority = 5);
+    bench.manage(2, |config| config.priority = 1);
+    bench.run(Duration::from_secs(5));
+    assert_eq!(states(&bench), [SmState::Master, SmState::Standby]);
+    bench.managers[1].sm.config.priority = 9;
+    bench.run(Duration::from_secs(15));
+    assert_eq!(states(&bench), [SmState::Standby, SmState::Master]);
+}
+
+/// The key that everybody knows is shown to everybody, a secret one to those who show the M_Key (IBTA §14.2.5.13).
+#[test]
+fn the_sm_key_is_shown_to_who_may_see_it() {
+    use everywire_wire::mad::method::GET;
+    use everywire_wire::smp::SmInfo;
+    for (sm_key, m_key, asked_with, shown) in [(1, 0, 0, 1), (5, 0, 0, 0), (5, 7, 0, 0), (5, 7, 7, 5)] {
+        let mut sm = Sm::new(SmConfig { sm_key, m_key, ..SmConfig::new(Guid(7)) }, 1);
+        let mut smp = Smp::lid_routed(GET, attribute::SM_INFO, 0, 3);
+        smp.m_key = asked_with;
+        let now = Instant::now();
+        sm.handle_mad(now, SmMad { address: Address::Smi(Lid(5)), mad: smp.to_mad() });
+        let reply = Smp::from_mad(&sm.poll_transmit(now).unwrap().mad).unwrap();
+        assert_eq!(SmInfo::parse(&reply.data).unwrap().sm_key, shown, "{sm_key} {m_key} {asked_with}");
+    }
+}
+
 #[test]
 fn stepping_back_tells_of_no_losses() {
     let mut bench = Bench::up(Topology::ring(4).unwrap(), |config| config.sm_key = 5);
