@@ -5,10 +5,10 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use everywire_net::fabric_host::plan::{
-    DEFAULT_GID_PREFIX, Engine, HostPlan, Layout, LinkPlan, LinkShape, NodeRef, PortRef, SwitchPlan,
+    Engine, HostPlan, Layout, LinkPlan, LinkShape, NodeRef, PortRef, SwitchPlan,
 };
 use everywire_net::fabric_host::{Fabric, FabricEvent, FabricOptions, Plan};
-use everywire_wire::Guid;
+use everywire_wire::{Gid, Guid};
 
 /// How long the subnet manager may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ fn plan(name: String) -> Plan {
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
         sm_key: None,
         sm_priority: 0,
-        gid_prefix: DEFAULT_GID_PREFIX,
+        gid_prefix: Gid::DEFAULT_PREFIX,
         subnets: Vec::new(),
         engine: Engine::UpDown,
         roots: Vec::new(),
