@@ -43,6 +43,7 @@ fn plan(name: String) -> Plan {
         engine: Engine::UpDown,
         roots: Vec::new(),
         lmc: 0,
+        sl: 0,
         partitions: Vec::new(),
         layout: Layout::Levels,
     }
