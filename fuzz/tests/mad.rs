@@ -103,7 +103,7 @@ target!(sa_client, conversations(), |bytes| {
             0 => {
                 let ask = match script.byte() % 5 {
                     0 | 1 => Ask::Path { sgid: a, dgid: Gid([script.byte(); 16]), pkey },
-                    2 => Ask::Paths { sgid: a, dgid: b },
+                    2 => Ask::Paths { sgid: a, dgid: b, pkey, most: 4 },
                     3 => Ask::Join { mgid: b, port_gid: a, pkey, qkey: QKey(1), join: 1 },
                     _ => Ask::Leave { mgid: b, port_gid: a, join: 1 },
                 };

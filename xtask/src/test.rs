@@ -1,11 +1,13 @@
 //! `cargo xtask test`: everything that this machine can check, in the order in which a failure is cheapest.
 //!
 //! Each step keeps its whole output under target/test/, prints one line, and on failure the end of that output.
-//! A step that cannot run here says why and counts as skipped; the last line is `N passed, N failed, N skipped`.
+//! A step that cannot run here says why and counts as skipped. What libtest says of each failed test comes once more at the
+//! end, where whoever sees only the end of a long log finds it; the last line is `N passed, N failed, N skipped`.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::interop;
@@ -103,8 +105,43 @@ pub fn main(args: &[String]) -> Result<(), String> {
     if !left_out.is_empty() {
         println!("left out: {}", left_out.join("; "));
     }
+    for line in FAILURES.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        println!("    {line}");
+    }
     println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
     if total.failed == 0 { Ok(()) } else { Err(format!("logs are in {}", logs().display())) }
+}
+
+/// What failed tests printed, for the end.
+static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The most lines that one failed test is shown with: its first half and its last.
+const SHOWN: usize = 40;
+
+/// What libtest prints of each failed test, without its long middle.
+fn failures(output: &str) -> Vec<String> {
+    let mut tests: Vec<Vec<&str>> = Vec::new();
+    let mut inside = false;
+    for line in output.lines() {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            inside = true;
+            tests.push(Vec::new());
+        } else if line == "failures:" {
+            inside = false;
+        }
+        if let (true, Some(test)) = (inside && !line.is_empty(), tests.last_mut()) {
+            test.push(line);
+        }
+    }
+    let short = |test: Vec<&str>| -> Vec<String> {
+        let cut = test.len().saturating_sub(SHOWN);
+        let head = if cut == 0 { test.len() } else { SHOWN / 2 };
+        let middle = (cut > 0).then(|| format!("… {cut} lines …"));
+        let (head, rest) = test.split_at(head);
+        let owned = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        [owned(head), middle.into_iter().collect(), owned(&rest[cut..])].concat()
+    };
+    tests.into_iter().flat_map(short).collect()
 }
 
 fn logs() -> PathBuf {
@@ -132,6 +169,7 @@ fn suite(name: &str, flags: &[&str]) -> Result<Outcome, String> {
     let mut cargo = shell::cargo();
     cargo.args(["test", "--no-fail-fast"]).args(flags).env("EVERYWIRE_SKIPS", &skips);
     let done = run(name, &mut cargo)?;
+    FAILURES.lock().unwrap_or_else(PoisonError::into_inner).extend(failures(&done.output));
     let mut tally = count(&done.output);
     let skips = std::fs::read_to_string(&skips).unwrap_or_default();
     for line in skips.lines() {
@@ -211,6 +249,21 @@ mod tests {
                    test result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\n";
         let tally = count(out);
         assert_eq!((tally.passed, tally.failed, tally.skipped), (12, 3, 2));
+    }
+
+    #[test]
+    fn failed_tests_are_found_and_cut() {
+        let long: String = (0..100).map(|n| format!("line {n}\n")).collect();
+        let out = format!(
+            "test a ... FAILED\nfailures:\n\n---- a stdout ----\nthread 'a' panicked\n\n---- b stdout ----\n{long}\n\n\
+             failures:\n    a\n    b\n\ntest result: FAILED. 1 passed; 2 failed\n"
+        );
+        let shown = failures(&out);
+        assert_eq!(shown[..3], ["---- a stdout ----", "thread 'a' panicked", "---- b stdout ----"]);
+        assert_eq!(shown.len(), 2 + SHOWN + 1);
+        assert_eq!(shown[2 + SHOWN / 2], "… 61 lines …");
+        assert_eq!(shown.last().map(String::as_str), Some("line 99"));
+        assert!(failures("test a ... ok\n").is_empty());
     }
 
     #[test]

@@ -45,6 +45,32 @@ impl AlignedBuf {
         Some(Self { ptr, len })
     }
 
+    /// The same of huge pages that are there already, where the system gives them: writing it costs no page fault.
+    fn populated(len: usize) -> Option<Self> {
+        let buf = Self::zeroed(len)?;
+        populate(buf.as_ptr(), len);
+        Some(buf)
+    }
+
+    /// The same for somebody who has no time: small pages, each of which comes when it is first written. A fault of 2 MiB takes
+    /// a twentieth of a second where a virtual machine's host has to find the memory first. The kernel makes a huge page of
+    /// them later, on its own.
+    fn cold(len: usize) -> Option<Self> {
+        use rustix::mm::Advice;
+        if !is_huge(len) {
+            return Self::zeroed(len);
+        }
+        let mut buf = Self { ptr: map_aligned(len)?, len };
+        advise(buf.as_ptr(), len, Advice::LinuxNoHugepage);
+        // A table of small pages is there from now on, so that no fault makes a huge one any more.
+        buf.iter_mut().step_by(HUGE_PAGE).for_each(|byte| {
+            // SAFETY: an exclusive reference to a byte.
+            unsafe { std::ptr::write_volatile(byte, 0) }
+        });
+        advise(buf.as_ptr(), len, Advice::LinuxHugepage);
+        Some(buf)
+    }
+
     /// The fixed address of the first byte.
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
@@ -87,10 +113,17 @@ fn is_huge(len: usize) -> bool {
     len != 0 && len.is_multiple_of(HUGE_PAGE)
 }
 
-/// Maps zeroed memory on a boundary of huge pages and asks for them: random access to a large RAM disk otherwise spends its
-/// time on address translation (docs/performance.md). Where the kernel has none, small pages do as well.
+/// Maps zeroed memory and asks for huge pages: random access to a large RAM disk otherwise spends its time on address
+/// translation (docs/performance.md). Where the kernel has none, small pages do as well.
 fn map_huge(len: usize) -> Option<NonNull<u8>> {
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    let at = map_aligned(len)?;
+    advise(at.as_ptr(), len, rustix::mm::Advice::LinuxHugepage);
+    Some(at)
+}
+
+/// Maps zeroed memory on a boundary of huge pages.
+fn map_aligned(len: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let mapped_len = len.checked_add(HUGE_PAGE)?;
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping, at an address that the kernel chooses.
@@ -104,9 +137,18 @@ fn map_huge(len: usize) -> Option<NonNull<u8>> {
             debug_assert!(unmapped.is_ok());
         }
     }
-    // SAFETY: the range was mapped above, and the advice changes no contents. Refusal does no harm.
-    let _ = unsafe { madvise(at.cast(), len, Advice::LinuxHugepage) };
     NonNull::new(at)
+}
+
+/// Tells the kernel what a mapping is for. Refusal does no harm.
+fn advise(at: *const u8, len: usize, advice: rustix::mm::Advice) {
+    // SAFETY: the callers give a mapping of theirs, and only advice that changes no contents.
+    let _ = unsafe { rustix::mm::madvise(at.cast_mut().cast(), len, advice) };
+}
+
+/// Gives a mapping its memory now (Linux 5.14; before, the pages come one by one as they are written).
+fn populate(at: *const u8, len: usize) {
+    advise(at, len, rustix::mm::Advice::LinuxPopulateWrite);
 }
 
 /// Ordinary memory as [`IoMemory`].
@@ -152,6 +194,22 @@ impl Chunk {
     /// A zeroed chunk of `len` bytes; `None` when memory is exhausted.
     pub fn zeroed(len: usize) -> Option<Arc<Self>> {
         Some(Arc::new(Self(RwLock::new(AlignedBuf::zeroed(len)?))))
+    }
+
+    /// The same with its memory there.
+    pub(crate) fn populated(len: usize) -> Option<Arc<Self>> {
+        Some(Arc::new(Self(RwLock::new(AlignedBuf::populated(len)?))))
+    }
+
+    /// The same whose memory comes piece by piece as it is written.
+    pub(crate) fn cold(len: usize) -> Option<Arc<Self>> {
+        Some(Arc::new(Self(RwLock::new(AlignedBuf::cold(len)?))))
+    }
+
+    /// Gives it the memory that is not there yet. Writers go on meanwhile; contents stay.
+    pub(crate) fn populate(&self) {
+        let (at, len) = self.raw();
+        populate(at, len);
     }
 
     /// The address and length to register.
@@ -221,6 +279,17 @@ mod tests {
         assert_eq!(buf[8191], 7);
         assert!(AlignedBuf::zeroed(usize::MAX).is_none());
         assert_eq!(AlignedBuf::zeroed(0).expect("empty").len(), 0);
+    }
+
+    #[test]
+    fn memory_that_is_there_and_memory_that_comes_are_both_zeroes() {
+        for buf in [AlignedBuf::populated(HUGE_PAGE), AlignedBuf::cold(HUGE_PAGE), AlignedBuf::cold(8192)] {
+            let mut buf = buf.expect("memory");
+            assert!(buf.iter().all(|&b| b == 0));
+            let last = buf.len() - 1;
+            buf[last] = 7;
+            assert_eq!(buf[last], 7);
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod error;
 #[allow(unsafe_code)]
 mod file;
 mod identity;
+pub mod memory;
 mod null;
 mod ram;
 mod size;

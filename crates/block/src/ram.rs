@@ -1,14 +1,16 @@
 //! The RAM backend: sparse, in chunks of 2 MiB that exist only while something non-zero may be in them.
 //!
 //! A chunk keeps one bit for each 4 KiB page that may hold data; write-zeroes and discard clear bits, and a chunk with
-//! none left is freed. Every command completes at once. Memory is the only store: flush does nothing, and there is no
+//! none left is freed. [`RamBackend::warm`] gives it memory beforehand, off the serving thread: a page fault of 2 MiB may take
+//! a twentieth of a second on a virtual machine. Every command completes at once. Memory is the only store: flush does nothing, and there is no
 //! volatile cache to advertise because nothing here survives a power failure anyway.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use crate::backend::{Backend, Extent, Geometry, IoBuf, IoFuture, IoResult};
 use crate::buffer::Chunk;
 use crate::error::{BlockError, BlockOp};
+use crate::memory;
 use crate::null::store_zeroes;
 use crate::size::format_size;
 
@@ -58,8 +60,13 @@ impl PageMap {
 /// Sparse memory as a disk.
 pub struct RamBackend {
     geometry: Geometry,
-    slots: Box<[RwLock<Slot>]>,
+    slots: Arc<[RwLock<Slot>]>,
 }
+
+/// Of the memory that can be had, the part that RAM disks take before anybody writes.
+const WARM_PART: u64 = 4;
+/// Chunks between two looks at how much memory is left.
+const LOOK_EVERY: usize = 16;
 
 impl RamBackend {
     /// A RAM disk of `blocks` blocks of `block_size` bytes, all zeroes, taking no memory yet.
@@ -87,6 +94,18 @@ impl RamBackend {
         Ok(Self { geometry, slots })
     }
 
+    /// Gives it its memory from the first byte on, on a thread of its own, as long as that leaves three quarters of the memory
+    /// that can be had now: a large sparse disk stays sparse. It is heard of no more if there is no thread to be had.
+    pub fn warm(&self) {
+        let Some(available) = memory::available() else { return };
+        let bytes = self.geometry.bytes().min(available / WARM_PART);
+        let floor = available - available / WARM_PART;
+        let slots = Arc::downgrade(&self.slots);
+        let work = move || warm_slots(&slots, (bytes / CHUNK) as usize, || memory::available() > Some(floor));
+        // Writers are served without it, if slower at first.
+        let _ = std::thread::Builder::new().name("ram-warm".to_owned()).spawn(work);
+    }
+
     /// The chunk that holds byte `offset`, if it exists: its address is stable while the `Arc` lives.
     pub fn chunk_at(&self, offset: u64) -> Option<Arc<Chunk>> {
         self.slots.get((offset / CHUNK) as usize).and_then(|slot| lock_read(slot).chunk.clone())
@@ -109,7 +128,7 @@ impl RamBackend {
             let mut slot = lock_write(&self.slots[index]);
             if slot.chunk.is_none() {
                 let offset = index as u64 * CHUNK + at as u64;
-                let chunk = Chunk::zeroed(CHUNK as usize);
+                let chunk = Chunk::cold(CHUNK as usize);
                 slot.chunk = Some(chunk.ok_or(BlockError::NoSpace { op: BlockOp::Write, offset })?);
                 slot.pages = Some(Box::default());
             }
@@ -138,6 +157,29 @@ impl RamBackend {
             at += n;
         }
         Ok(())
+    }
+}
+
+/// Gives the first `count` slots their memory, until the disk is gone or there is no more memory to be taken.
+fn warm_slots(slots: &Weak<[RwLock<Slot>]>, count: usize, more: impl Fn() -> bool) {
+    for index in 0..count {
+        if index % LOOK_EVERY == 0 && !more() {
+            return;
+        }
+        let Some(disk) = slots.upgrade() else { return };
+        let Some(slot) = disk.get(index) else { return };
+        let there = lock_read(slot).chunk.clone();
+        match there {
+            // Somebody has written to it, and goes on writing meanwhile.
+            Some(chunk) => chunk.populate(),
+            None => {
+                let Some(chunk) = Chunk::populated(CHUNK as usize) else { return };
+                let mut slot = lock_write(slot);
+                if slot.chunk.is_none() {
+                    *slot = Slot { chunk: Some(chunk), pages: Some(Box::default()) };
+                }
+            }
+        }
     }
 }
 
@@ -225,88 +267,4 @@ impl Backend for RamBackend {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::buffer::SharedBuffer;
-
-    fn done(future: IoFuture<IoResult>) -> IoResult {
-        future.into_ready().unwrap_or_else(|_| panic!("RAM completes at once"))
-    }
-
-    fn read(ram: &RamBackend, offset: u64, len: usize) -> Vec<u8> {
-        let buf = SharedBuffer::new(vec![0xee; len]);
-        done(ram.read(offset, &buf.io())).expect("in range");
-        buf.to_vec()
-    }
-
-    fn write(ram: &RamBackend, offset: u64, bytes: &[u8]) {
-        done(ram.write(offset, &SharedBuffer::new(bytes.to_vec()).io(), false)).expect("in range");
-    }
-
-    #[test]
-    fn fresh_reads_zero_and_takes_no_memory() {
-        let ram = RamBackend::new(512, (8 << 20) / 512).expect("fits");
-        assert_eq!(read(&ram, 4096, 8192), vec![0; 8192]);
-        assert_eq!(ram.allocated_chunks(), 0);
-    }
-
-    #[test]
-    fn bytes_come_back_across_a_chunk_border() {
-        let ram = RamBackend::new(512, (8 << 20) / 512).expect("fits");
-        let bytes: Vec<u8> = (0..65536u32).map(|i| (i * 7 + i / 256) as u8).collect();
-        write(&ram, CHUNK - 1024, &bytes);
-        assert_eq!(read(&ram, CHUNK - 1024, 65536), bytes);
-        assert_eq!(read(&ram, CHUNK - 1536, 512), vec![0; 512]);
-        assert_eq!(ram.allocated_chunks(), 2);
-    }
-
-    #[test]
-    fn piecewise_zeroing_frees_the_chunk() {
-        let ram = RamBackend::new(512, (4 << 20) / 512).expect("fits");
-        write(&ram, 0, &[1; 8192]);
-        done(ram.write_zeroes(0, 4096, true)).expect("in range");
-        assert_eq!(ram.allocated_chunks(), 1);
-        assert_eq!(read(&ram, 4096, 4096), vec![1; 4096]);
-        done(ram.discard(4096, 4096)).expect("in range");
-        assert_eq!(ram.allocated_chunks(), 0);
-        // Half a page zeroed leaves the page's other half alone.
-        write(&ram, 0, &[2; 4096]);
-        done(ram.write_zeroes(512, 1024, true)).expect("in range");
-        let page = read(&ram, 0, 4096);
-        assert!(page[..512].iter().all(|&b| b == 2) && page[1536..].iter().all(|&b| b == 2));
-        assert!(page[512..1536].iter().all(|&b| b == 0));
-    }
-
-    #[test]
-    fn out_of_range_and_wrap_are_refused() {
-        let ram = RamBackend::new(4096, 16).expect("fits");
-        let buf = SharedBuffer::new(vec![0; 8192]);
-        assert!(matches!(done(ram.read(65536 - 4096, &buf.io())), Err(BlockError::OutOfRange { .. })));
-        assert!(matches!(
-            done(ram.write(u64::MAX - 4095, &buf.io(), false)),
-            Err(BlockError::OutOfRange { .. })
-        ));
-        assert!(matches!(done(ram.write_zeroes(4096, u64::MAX, true)), Err(BlockError::OutOfRange { .. })));
-        assert!(matches!(done(ram.read(512, &buf.io())), Err(BlockError::Misaligned { .. })));
-        assert!(done(ram.read(65536 - 8192, &buf.io())).is_ok());
-        assert!(RamBackend::new(512, u64::MAX).is_err());
-    }
-
-    #[test]
-    fn two_writers_on_one_chunk_both_land() {
-        let ram = Arc::new(RamBackend::new(512, (2 << 20) / 512).expect("fits"));
-        std::thread::scope(|scope| {
-            for thread in 0..4u64 {
-                let ram = ram.clone();
-                scope.spawn(move || {
-                    for i in 0..64u64 {
-                        write(&ram, (i * 4 + thread) * 512, &[thread as u8 + 1; 512]);
-                    }
-                });
-            }
-        });
-        for i in 0..256u64 {
-            assert_eq!(read(&ram, i * 512, 512), vec![(i % 4) as u8 + 1; 512]);
-        }
-    }
-}
+mod tests;

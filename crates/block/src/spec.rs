@@ -176,11 +176,13 @@ impl BackendSpec {
         Ok(match self {
             &Self::Ram { bytes, block_size } => {
                 let ram = RamBackend::new(block_size, bytes / u64::from(block_size));
-                Arc::new(ram.map_err(|_| SpecError::BadTotal {
+                let ram = ram.map_err(|_| SpecError::BadTotal {
                     text: format!("ram:{}", format_size(bytes)),
                     block_size,
                     max: format_size(MAX_RAM_BYTES),
-                })?)
+                })?;
+                ram.warm();
+                Arc::new(ram)
             }
             &Self::Null { bytes, block_size } => {
                 Arc::new(NullBackend::new(block_size, bytes / u64::from(block_size)))

@@ -6,6 +6,7 @@ use everywire_block::{BackendSpec, format_size};
 
 use crate::error::{CliError, print};
 use crate::serve::config::{Config, Flags};
+use crate::serve::memory_warning;
 
 /// Flags of `everywire check`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +33,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
             let geometry = geometry(&namespace.backend);
             print(format_args!("  namespace {nsid}: {}, {geometry}", namespace.backend_text))?;
         }
+    }
+    if let Some(warning) = memory_warning(&config) {
+        eprintln!("everywire: warning: {warning}");
     }
     Ok(())
 }

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use everywire_verbs::{CmError, CmErrorKind};
 
+use crate::again::Cure;
+
 /// Whose doing a failure is; the number is the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
@@ -26,32 +28,47 @@ pub enum Blame {
 pub struct CliError {
     blame: Blame,
     text: String,
+    cure: Cure,
 }
 
 impl CliError {
+    fn new(blame: Blame, text: impl Display) -> CliError {
+        CliError { blame, text: text.to_string(), cure: Cure::None }
+    }
+
     /// A failure of this machine: I/O, resources.
     pub fn failed(text: impl Display) -> CliError {
-        CliError { blame: Blame::Failed, text: text.to_string() }
+        CliError::new(Blame::Failed, text)
     }
 
     /// A mistake in the command line or a configuration file.
     pub fn usage(text: impl Display) -> CliError {
-        CliError { blame: Blame::Usage, text: text.to_string() }
+        CliError::new(Blame::Usage, text)
     }
 
     /// The peer refused or did not answer.
     pub fn peer(text: impl Display) -> CliError {
-        CliError { blame: Blame::Peer, text: text.to_string() }
+        CliError::new(Blame::Peer, text)
     }
 
     /// Wrong bytes came back.
     pub fn mismatch(text: impl Display) -> CliError {
-        CliError { blame: Blame::Mismatch, text: text.to_string() }
+        CliError::new(Blame::Mismatch, text)
     }
 
     /// The same failure with more to say.
     pub fn and(self, more: impl Display) -> CliError {
         CliError { text: format!("{}; {more}", self.text), ..self }
+    }
+
+    /// The same, of a connection that this could help.
+    pub fn with_cure(self, cure: Cure) -> CliError {
+        CliError { cure, ..self }
+    }
+
+    /// What could help.
+    pub fn cure(&self) -> Cure {
+        self.cure
     }
 
     /// Prints the text on standard error and gives the exit code.
@@ -77,7 +94,7 @@ pub fn cm(source: CmError) -> CliError {
 
 /// The same, with another text.
 pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
-    match source.kind() {
+    let error = match source.kind() {
         CmErrorKind::AddressInUse
         | CmErrorKind::NotOurAddress { .. }
         | CmErrorKind::NoScope
@@ -86,7 +103,12 @@ pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
         | CmErrorKind::Verbs(_)
         | CmErrorKind::Refused(_) => CliError::failed(text),
         _ => CliError::peer(text),
-    }
+    };
+    error.with_cure(match source {
+        source if source.is_nobody_there() => Cure::Time,
+        source if source.is_stale() => Cure::OtherQueuePair,
+        _ => Cure::None,
+    })
 }
 
 /// A remark for a person; nothing in a pipe.
@@ -105,7 +127,7 @@ pub fn print(line: impl Display) -> Result<(), CliError> {
 /// An error of writing to standard output.
 pub fn stdout(source: std::io::Error) -> CliError {
     if source.kind() == std::io::ErrorKind::BrokenPipe {
-        return CliError { blame: Blame::ReaderLeft, text: source.to_string() };
+        return CliError::new(Blame::ReaderLeft, source);
     }
     CliError::failed(format_args!("cannot write to standard output: {source}"))
 }

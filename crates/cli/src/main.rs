@@ -4,6 +4,7 @@
 //! configuration file is wrong; 3 the peer or the network did not answer or refused; 4 data read back differs from data written.
 #![forbid(unsafe_code)]
 
+mod again;
 mod check;
 mod decode;
 mod demo;

@@ -23,6 +23,7 @@ use everywire_verbs::Device;
 use everywire_verbs::rt::Rt;
 use uuid::Uuid;
 
+use crate::again;
 use crate::device::DeviceArgs;
 use crate::error::{self, CliError};
 use crate::peer::PeerName;
@@ -158,8 +159,10 @@ impl Ground {
 
     /// What the target offers to this host.
     pub async fn discover(&self) -> Result<Vec<DiscoveryEntry>, CliError> {
-        let found = rdma::discover(&self.rt(), self.device(), self.address, &self.identity).await;
-        found.map_err(nvme)
+        let rt = self.rt();
+        let attempt =
+            async || rdma::discover(&rt, self.device(), self.address, &self.identity).await.map_err(nvme);
+        again::connect(attempt, async |pause| rt.sleep(pause).await).await
     }
 
     /// The subsystem named, or the only one there is.
@@ -194,9 +197,12 @@ impl Ground {
     ) -> Result<Controller, CliError> {
         let subsystem = self.subsystem(named).await?;
         let (rt, device) = (self.rt(), self.device());
-        Controller::connect(&rt, device, self.address, &subsystem, &self.identity, options)
-            .await
-            .map_err(nvme)
+        let attempt = async || {
+            let connecting =
+                Controller::connect(&rt, device, self.address, &subsystem, &self.identity, options.clone());
+            connecting.await.map_err(nvme)
+        };
+        again::connect(attempt, async |pause| rt.sleep(pause).await).await
     }
 }
 

@@ -7,6 +7,8 @@ pub mod config;
 mod iscsi;
 mod target;
 
+pub use target::memory_warning;
+
 use std::path::PathBuf;
 
 use everywire_net::{Host, OpenOptions, TokioRt, route};
@@ -115,6 +117,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     }
     let hosts = config.devices.iter().map(|name| device::open(name, &options));
     let hosts = hosts.collect::<Result<Vec<Host>, CliError>>()?;
+    if let Some(warning) = memory_warning(&config) {
+        tracing::warn!("{warning}");
+    }
     let target = target::open(&config)?;
     let units = iscsi::open(&config.iscsi)?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;

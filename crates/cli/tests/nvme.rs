@@ -110,6 +110,14 @@ fn input_that_ends_within_a_block() {
     }
 }
 
+/// A sparse disk may be larger than memory; that is told before somebody finds out.
+#[test]
+fn a_ram_disk_beyond_memory_is_warned_of() {
+    let Some(memory) = everywire_block::memory::total().filter(|&memory| memory < 1 << 40) else { return };
+    let server = serve(21, "ram:1TiB");
+    server.says(&["WARN", "1TiB in all", &format!("{:.1} GiB", memory as f64 / f64::from(1 << 30))]);
+}
+
 /// The log of a server says who was refused and why, whose connection ended, and whose command met a broken disk.
 #[test]
 fn dropped_packets_are_counted_and_told_at_the_end() {

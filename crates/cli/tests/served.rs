@@ -52,7 +52,7 @@ fn idle_hosts_cost_no_processor_and_little_memory() {
     let scratch = Scratch::new("served");
     let config = scratch.file("target.toml");
     std::fs::write(&config, "[nvme]\nin_capsule_data = 0\n").expect("a file");
-    let export = format!("{NQN}=ram:16MiB");
+    let export = format!("{NQN}=null:16MiB");
     let server = Server::start(&["serve", &config, "--device", &device(1), "--nvme", &export]);
     let runtime = TokioRt::new().expect("a runtime");
     let host = Host::open(&device(2), &OpenOptions::default()).expect("a device");

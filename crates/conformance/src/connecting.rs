@@ -241,8 +241,8 @@ async fn address_in_use(ctx: &Ctx) -> Verdict {
     same!(error.errno(), 98, "errno of \"{error}\"");
     let address = listener.local_addr();
     drop(listener);
-    ctx.quiet().await;
-    must("listening once it is free", device.listen(address, ListenOptions::default())).map(drop)
+    let listen = || must("listening once it is free", device.listen(address, ListenOptions::default()));
+    ctx.eventually(|| listen().map(drop)).await
 }
 
 fn not_our_address(ctx: &Ctx) -> Verdict {

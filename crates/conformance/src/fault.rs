@@ -67,12 +67,13 @@ pub(crate) async fn fault(ctx: &Ctx, row: &Fault, kind: Kind, ty: QpType) -> Ver
     check_receiver(ctx, &link, row, &expect).await?;
     link.reaches(ctx, expect.a, expect.b).await?;
     ctx.quiet().await;
-    check_events(ctx, &link, &expect)?;
+    check_events(ctx, &link, &expect).await?;
     link.a.silent("end A")?;
     link.b.silent("end B")?;
     if ctx.wire.family == Family::Ib {
-        counted("end A", &counters.0, &ctx.a.end.device.counters(), expect.a_counts)?;
-        counted("end B", &counters.1, &ctx.b.end.device.counters(), expect.b_counts)?;
+        let [a, b] = [&ctx.a, &ctx.b].map(|bench| &bench.end.device);
+        ctx.eventually(|| counted("end A", &counters.0, &a.counters(), expect.a_counts)).await?;
+        ctx.eventually(|| counted("end B", &counters.1, &b.counters(), expect.b_counts)).await?;
     }
     let after = must("reading", props.target.read_vec(0, TARGET))?;
     let untouched = untouched(ctx, row, kind, &props);
@@ -260,13 +261,20 @@ async fn check_receiver(ctx: &Ctx, link: &Link, row: &Fault, expect: &Expect) ->
     }
 }
 
-fn check_events(ctx: &Ctx, link: &Link, expect: &Expect) -> Verdict {
-    let (at_a, at_b) = (link.a.events(), link.b.events());
+async fn check_events(ctx: &Ctx, link: &Link, expect: &Expect) -> Verdict {
+    let (at_a, mut at_b) = (link.a.events(), link.b.events());
     if ctx.wire.family == Family::Iwarp {
         // RFC 5040 §7 names no events: which of its errors an RNIC tells by an event is its own affair.
         return Ok(());
     }
     same!(at_a, Vec::<QpEvent>::new(), "events of end A");
+    if expect.event.is_some() && !expect.event_may_be_missing && at_b.is_empty() {
+        let some = || {
+            at_b = link.b.events();
+            !at_b.is_empty()
+        };
+        ctx.until("an event of end B", some).await?;
+    }
     if !(expect.event_may_be_missing && at_b.is_empty()) {
         same!(at_b, expect.event.into_iter().collect::<Vec<_>>(), "events of end B");
     }

@@ -87,6 +87,17 @@ impl Ctx {
         self.rt.sleep(self.plan.quiet).await;
     }
 
+    /// Waits for a state that must come, and says what is wrong with the last one seen.
+    pub(crate) async fn eventually(&self, mut state: impl FnMut() -> Verdict) -> Verdict {
+        let mut last = Ok(());
+        let reached = self.until("", || {
+            last = state();
+            last.is_ok()
+        });
+        let timely = reached.await;
+        last.and(timely)
+    }
+
     /// Waits until `holds` does.
     pub(crate) async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) -> Verdict {
         let end = self.rt.now() + self.plan.patience;

@@ -302,16 +302,12 @@ fn attributes(ctx: &Ctx) -> Verdict {
 /// Every object that the cases made is gone: what is left is each end's domain and region.
 async fn left_behind(ctx: &Ctx) -> Verdict {
     let ends = if ctx.a.end.device.same(&ctx.b.end.device) { 2 } else { 1 };
-    ctx.quiet().await;
-    for bench in [&ctx.a, &ctx.b] {
+    let left = |bench: &Bench| {
         let usage = bench.end.device.usage();
         let left = (usage.pds, usage.mrs, usage.cqs, usage.qps, usage.srqs, usage.mws, usage.ahs);
-        same!(
-            left,
-            (ends, ends, 0, 0, 0, 0, 0),
-            "domains, regions and all else of {}",
-            bench.end.device.name()
-        );
-    }
-    Ok(())
+        let device = bench.end.device.name();
+        same!(left, (ends, ends, 0, 0, 0, 0, 0), "domains, regions and all else of {device}");
+        Ok(())
+    };
+    ctx.eventually(|| left(&ctx.a).and_then(|()| left(&ctx.b))).await
 }

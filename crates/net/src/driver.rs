@@ -88,7 +88,7 @@ pub struct Host {
 
 impl Host {
     /// Opens a device by name: `rocev2:ADDRESS` (ordinary UDP sockets), `rocev2-raw:INTERFACE/ADDRESS`,
-    /// `rocev1:INTERFACE/ADDRESS`, `iwarp:ADDRESS` (ordinary TCP sockets) or `ib:FABRIC/HOST/PORT` (a running fabric).
+    /// `rocev1:INTERFACE/ADDRESS`, `iwarp:ADDRESS` (ordinary TCP sockets) or `ib:FABRIC/HOST/PORT[,path=N]` (a running fabric).
     ///
     /// # Errors
     /// In words: a name that is none, an address that is not this host's, who owns the address if somebody does, which limit
@@ -169,6 +169,7 @@ impl Host {
             name: name.to_owned(),
             node_guid: welcome.node_guid,
             active_mtu,
+            path_bits: wire.path_bits,
             limits: options.limits.clone(),
             seed,
             ..DeviceConfig::infiniband(welcome.port_guid, named.into_iter().collect())

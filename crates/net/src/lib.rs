@@ -13,6 +13,7 @@ mod event;
 pub mod fabric_host;
 pub mod fabric_port;
 mod link;
+mod rarely;
 pub mod raw;
 pub mod route;
 mod runtime;

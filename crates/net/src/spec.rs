@@ -1,5 +1,5 @@
 //! Device names: `rocev2:ADDRESS`, `rocev2-raw:INTERFACE/ADDRESS`, `rocev1:INTERFACE/ADDRESS`, `iwarp:ADDRESS` and
-//! `ib:FABRIC/HOST/PORT`.
+//! `ib:FABRIC/HOST/PORT[,path=N]`.
 //!
 //! ADDRESS is an IPv4 or IPv6 address of this host, without port; a link-local one names its interface (`fe80::1%eth0`).
 //! Raw Ethernet and iWARP take options after it, each with a comma before it. What is wrong with a name is said in words, with the addresses that an interface has where one was named instead.
@@ -42,27 +42,43 @@ pub enum WireKind {
     Fabric(FabricWire),
 }
 
-/// A port of a fabric: `FABRIC/HOST/PORT`.
+/// Highest path bits: an LMC of 7 gives 2^7 LIDs (IBTA §4.1.3).
+const MAX_PATH_BITS: u8 = 127;
+
+/// A port of a fabric: `FABRIC/HOST/PORT[,path=N]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricWire {
     /// The fabric's name.
     pub fabric: String,
     /// `HOST/PORT`.
     pub port: String,
+    /// Path bits of what is made there and asks for none of its own.
+    pub path_bits: u8,
 }
 
 impl FabricWire {
     fn parse(rest: &str) -> Result<FabricWire, String> {
         let form = || "FABRIC/HOST/PORT is needed after ib:, as in ib:fat-tree-16/h1/1".to_owned();
+        let (rest, option) = rest.split_once(',').map_or((rest, None), |(rest, o)| (rest, Some(o)));
+        let path_bits = option.map_or(Ok(0), path_bits)?;
         let (fabric, port) = rest.split_once('/').ok_or_else(form)?;
         check_name("fabric", fabric)?;
         let (host, number) = port.rsplit_once('/').ok_or_else(form)?;
         check_name("host", host)?;
         match number.parse::<u8>() {
-            Ok(1..) => Ok(FabricWire { fabric: fabric.to_owned(), port: port.to_owned() }),
+            Ok(1..) => Ok(FabricWire { fabric: fabric.to_owned(), port: port.to_owned(), path_bits }),
             _ => Err(format!("port {number:?}: ports count from 1 ({})", form())),
         }
     }
+}
+
+/// `path=N`: the source LID is the base LID plus N.
+fn path_bits(option: &str) -> Result<u8, String> {
+    let Some(text) = option.strip_prefix("path=") else {
+        return Err(format!("{option:?} is not path=N, the path bits of a port with several LIDs"));
+    };
+    let bits = text.parse().ok().filter(|bits| *bits <= MAX_PATH_BITS);
+    bits.ok_or_else(|| format!("{option}: path bits are 0 to {MAX_PATH_BITS}, and below 2^LMC of the port"))
 }
 
 /// Raw Ethernet: `INTERFACE/ADDRESS[,vlan=VID][,priority=PCP]`.
@@ -215,10 +231,11 @@ mod tests {
                 && asked.peer_to_peer == Some(everywire_verbs::Rtr::Read)
                 && asked.pause.as_millis() == 300
         );
-        let ib = |fabric: &str, port: &str| {
-            WireKind::Fabric(FabricWire { fabric: fabric.into(), port: port.into() })
+        let ib = |fabric: &str, port: &str, path_bits| {
+            WireKind::Fabric(FabricWire { fabric: fabric.into(), port: port.into(), path_bits })
         };
-        assert_eq!(spec("ib:fat-tree-16/h1/1").wire, ib("fat-tree-16", "h1/1"));
+        assert_eq!(spec("ib:fat-tree-16/h1/1").wire, ib("fat-tree-16", "h1/1", 0));
+        assert_eq!(spec("ib:fat-tree-16/h1/1,path=3").wire, ib("fat-tree-16", "h1/1", 3));
         assert_eq!(spec("rocev2:::1").ip, std::net::Ipv6Addr::LOCALHOST);
         assert_eq!(spec("rocev2:[::1]").ip, std::net::Ipv6Addr::LOCALHOST);
         let index = route::interface("lo").unwrap().index;
@@ -243,6 +260,8 @@ mod tests {
             ("ib:fabric/h1", "FABRIC/HOST/PORT"),
             ("ib:fabric/h1/0", "ports count from 1"),
             ("ib:a b/h1/1", "letters"),
+            ("ib:fabric/h1/1,path=128", "0 to 127"),
+            ("ib:fabric/h1/1,bits=1", "path=N"),
             ("rocev3:1.2.3.4", "no wire named \"rocev3\""),
             ("rocev1:1.2.3.4", "INTERFACE/ADDRESS"),
             ("iwarp:127.0.0.1,crc", "\"crc\" is none of crc=on"),

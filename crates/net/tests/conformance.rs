@@ -1,8 +1,12 @@
 //! The conformance suite on real sockets: every wire that this machine lets us open, with every way to drive a device.
 //!
-//! A wire is a line of `WIRES`, a way to drive one of `Driver::ALL`. Addresses are 127.x of this process, so that several test
-//! processes do not meet.
+//! A wire is a line of `WIRES`, a way to drive one of `Driver::ALL`. The suite mostly waits, so all runs of a test go side by
+//! side, and none sees another: addresses are 127.x of this process, and each run over InfiniBand has a subnet of its own.
+//! Raw wires go through a veth pair between two network namespaces for each way to drive; without the right to make those
+//! they are skipped, with a word. `EVERYWIRE_CONFORM=NAME` runs one wire alone.
 
+#[path = "conformance/fabric.rs"]
+mod fabric;
 #[path = "conformance/local.rs"]
 mod local;
 #[allow(dead_code, reason = "the crate's own tests use the rest of it")]
@@ -13,9 +17,10 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use everywire_conformance::{Matrix, Pair, Plan, Report, run};
+use everywire_conformance::{End, Matrix, Pair, Plan, Report, run};
 use everywire_net::{Host, OpenOptions, TokioRt, block_on};
 use everywire_verbs::IwarpOptions;
 use local::LocalRt;
@@ -35,17 +40,54 @@ impl Driver {
     const ALL: [Driver; 3] = [Driver::Thread, Driver::Task, Driver::Inline];
 }
 
-/// A wire: its name in the matrix, and the name of a device at an address.
+/// A wire: its name in the matrix, where its devices are, and how they are opened.
 struct Wire {
     name: &'static str,
-    device: fn(IpAddr) -> String,
+    place: Place,
     options: fn() -> OpenOptions,
 }
 
+/// Where a run has its devices.
+enum Place {
+    /// At loopback addresses of their own, under this name.
+    Loopback(fn(IpAddr) -> String),
+    /// At two ports of a subnet of their own.
+    Fabric,
+    /// In two network namespaces with a veth pair between them, under this name, at addresses that no other wire has (each
+    /// takes UDP's port at its own) and with this group: frames without a UDP socket.
+    Namespaces { name: fn(IpAddr) -> String, ips: [&'static str; 2], group: &'static str },
+}
+
 const WIRES: &[Wire] = &[
-    Wire { name: "RoCE v2", device: |ip| format!("rocev2:{ip}"), options: OpenOptions::default },
-    Wire { name: "iWARP", device: |ip| format!("iwarp:{ip}"), options: OpenOptions::default },
-    Wire { name: "iWARP 7306", device: |ip| format!("iwarp:{ip}"), options: with_rfc7306 },
+    Wire {
+        name: "RoCE v2",
+        place: Place::Loopback(|ip| format!("rocev2:{ip}")),
+        options: OpenOptions::default,
+    },
+    Wire { name: "iWARP", place: Place::Loopback(|ip| format!("iwarp:{ip}")), options: OpenOptions::default },
+    Wire { name: "iWARP 7306", place: Place::Loopback(|ip| format!("iwarp:{ip}")), options: with_rfc7306 },
+    Wire { name: "InfiniBand", place: Place::Fabric, options: OpenOptions::default },
+];
+
+const RAW_WIRES: &[Wire] = &[
+    Wire {
+        name: "RoCE v2 raw",
+        place: Place::Namespaces {
+            name: |ip| format!("rocev2-raw:eth0/{ip}"),
+            ips: ["10.99.0.1", "10.99.0.2"],
+            group: "239.1.2.3",
+        },
+        options: OpenOptions::default,
+    },
+    Wire {
+        name: "RoCE v1",
+        place: Place::Namespaces {
+            name: |ip| format!("rocev1:eth0/{ip}"),
+            ips: ["fd99::1", "fd99::2"],
+            group: "ff05::4791",
+        },
+        options: OpenOptions::default,
+    },
 ];
 
 /// iWARP with atomics and immediate data.
@@ -62,19 +104,60 @@ fn loopback() -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 0x60 | (pid >> 8) as u8 & 0x1f, pid as u8, n))
 }
 
-fn conform(wire: &Wire, driver: Driver) -> Report {
-    let open = || Host::open(&(wire.device)(loopback()), &(wire.options)()).unwrap();
-    let (a, b) = (open(), open());
+/// One run.
+fn conform(wire: &Wire, driver: Driver, namespaces: &[testing::Pair]) -> Report {
+    let open = |name: &str| Host::open(name, &(wire.options)()).unwrap();
+    match wire.place {
+        Place::Loopback(name) => {
+            let [a, b] = [loopback(), loopback()].map(|ip| (open(&name(ip)), ip));
+            drive(driver, a, b, Err("Linux's loopback interface has no multicast"))
+        }
+        Place::Fabric => {
+            let (_fabric, ports) = fabric::start();
+            let [a, b] = ports.map(|(name, ip)| (open(&name), ip.parse().unwrap()));
+            drive(driver, a, b, Ok(GROUP))
+        }
+        Place::Namespaces { name, ips, group } => {
+            let namespaces = &namespaces[driver as usize];
+            // This thread, which asks for routes, ends up in the first.
+            let [b, a] = [1, 0].map(|end| {
+                namespaces.enter(end);
+                let ip = ips[end].parse().unwrap();
+                (open(&name(ip)), ip)
+            });
+            drive(driver, a, b, Ok(group.parse().unwrap()))
+        }
+    }
+}
+
+/// The multicast group of a subnet.
+const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
+
+/// Runs the suite between two devices at their addresses. `b` goes when it is killed.
+fn drive(
+    driver: Driver,
+    a: (Host, IpAddr),
+    b: (Host, IpAddr),
+    group: Result<IpAddr, &'static str>,
+) -> Report {
     let tokio = TokioRt::new().unwrap();
     match driver {
-        Driver::Thread => [&a, &b].iter().for_each(|host| host.spawn_thread().unwrap()),
-        Driver::Task => [&a, &b].iter().for_each(|host| host.run(&tokio).unwrap()),
+        Driver::Thread => [&a, &b].iter().for_each(|end| end.0.spawn_thread().unwrap()),
+        Driver::Task => [&a, &b].iter().for_each(|end| end.0.run(&tokio).unwrap()),
         Driver::Inline => {}
     }
-    let pair = pair(&a, b, Err("Linux's loopback interface has no multicast"));
+    let end = |(host, ip): &(Host, IpAddr)| End { device: host.device().clone(), ip: *ip };
+    let ends = [end(&a), end(&b)];
+    let b = RefCell::new(Some(b.0));
+    let kill: Rc<dyn Fn()> = Rc::new(move || drop(b.borrow_mut().take()));
+    let [first, second] = ends;
+    let pair = Pair { a: first, b: second, group, kill: Ok(kill) };
     match driver {
-        Driver::Task => tokio.block_on(run(pair, tokio.handle(), PLAN)),
-        Driver::Thread | Driver::Inline => wait_for(pair),
+        Driver::Thread | Driver::Task => tokio.block_on(run(pair, tokio.handle(), PLAN)),
+        Driver::Inline => {
+            let local = LocalRt::new();
+            block_on(local.run(run(pair, local.handle(), PLAN)))
+        }
     }
 }
 
@@ -82,61 +165,38 @@ fn conform(wire: &Wire, driver: Driver) -> Report {
 const PLAN: Plan =
     Plan { lossy: false, patience: Duration::from_secs(20), quiet: Duration::from_millis(2), thin: 8 };
 
-/// `b` goes when it is killed.
-fn pair(a: &Host, b: Host, group: Result<IpAddr, &'static str>) -> Pair {
-    let of = Pair::new(a.device(), b.device());
-    let b = RefCell::new(Some(b));
-    Pair { group, kill: Ok(Rc::new(move || drop(b.borrow_mut().take()))), ..of }
-}
+/// A call of `block_on` drives every host of the process that nobody else drives, and makes sockets for it in the namespace of
+/// its thread: hosts of several namespaces must not wait for a driver at one time.
+static ALONE: Mutex<()> = Mutex::new(());
 
-/// Runs the suite without tokio.
-fn wait_for(pair: Pair) -> Report {
-    let local = LocalRt::new();
-    block_on(local.run(run(pair, local.handle(), PLAN)))
-}
-
-/// Only the wire that `EVERYWIRE_CONFORM` names, if it does.
-fn chosen(wire: &&Wire) -> bool {
-    std::env::var("EVERYWIRE_CONFORM").map_or(true, |name| name == wire.name)
+/// Every wire with every driver, side by side.
+fn matrix(wires: &[Wire], namespaces: &[testing::Pair]) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let chosen = std::env::var("EVERYWIRE_CONFORM").ok();
+    let wires = wires.iter().filter(|wire| chosen.as_ref().is_none_or(|name| name == wire.name));
+    let runs: Vec<_> = wires.flat_map(|wire| Driver::ALL.map(|driver| (wire, driver))).collect();
+    let reports: Vec<_> = std::thread::scope(|scope| {
+        let start = |&(wire, driver)| scope.spawn(move || conform(wire, driver, namespaces));
+        let threads: Vec<_> = runs.iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut matrix = Matrix::default();
+    for ((wire, driver), report) in runs.iter().zip(reports) {
+        matrix.add(format!("{} {driver:?}", wire.name), report);
+    }
+    matrix.judge();
 }
 
 #[test]
 fn every_wire_with_every_driver() {
-    let mut matrix = Matrix::default();
-    for wire in WIRES.iter().filter(chosen) {
-        for driver in Driver::ALL {
-            matrix.add(format!("{} {driver:?}", wire.name), conform(wire, driver));
-        }
-    }
-    matrix.judge();
+    matrix(WIRES, &[]);
 }
-
-/// Frames that need no UDP socket, on a veth pair between two namespaces.
-const RAW_WIRES: &[Wire] = &[
-    Wire { name: "RoCE v2 raw", device: |ip| format!("rocev2-raw:eth0/{ip}"), options: OpenOptions::default },
-    Wire { name: "RoCE v1", device: |ip| format!("rocev1:eth0/{ip}"), options: OpenOptions::default },
-];
 
 #[test]
 fn every_raw_wire() {
-    let Some(namespaces) = testing::Pair::new("c", 9000) else { return };
-    let mut matrix = Matrix::default();
-    for wire in RAW_WIRES {
-        let report = std::thread::scope(|scope| scope.spawn(|| conform_raw(wire, &namespaces)).join());
-        matrix.add(wire.name, report.unwrap());
+    let pair = |driver| testing::Pair::new(&format!("c{}", driver as u8), 9000);
+    let pairs: Option<Vec<_>> = Driver::ALL.into_iter().map(pair).collect();
+    if let Some(namespaces) = pairs {
+        matrix(RAW_WIRES, &namespaces);
     }
-    matrix.judge();
-}
-
-/// A device in each namespace, with a thread each; this thread, which asks for routes, ends up in the first.
-fn conform_raw(wire: &Wire, namespaces: &testing::Pair) -> Report {
-    let open = |end: usize, ip: &str| {
-        namespaces.enter(end);
-        let host = Host::open(&(wire.device)(ip.parse().unwrap()), &(wire.options)()).unwrap();
-        host.spawn_thread().unwrap();
-        host
-    };
-    let b = open(1, "10.99.0.2");
-    let a = open(0, "10.99.0.1");
-    wait_for(pair(&a, b, Ok("239.1.2.3".parse().unwrap())))
 }

@@ -11,6 +11,7 @@ use everywire_nvmeof::rdma::initiator::NvmeErrorKind;
 use everywire_nvmeof::rdma::{Controller, InitiatorOptions, discover};
 use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig};
 use everywire_nvmeof::{Nqn, Status};
+use everywire_sim::{HostConfig, World};
 use lab::{Host, LIMIT, Lab, address, identity, nqn, write_and_read};
 
 #[test]
@@ -161,6 +162,34 @@ fn killed_hosts_leave_nothing_behind() {
         let usage = lab.world.device(lab.target_host).usage();
         assert_eq!(*after_first.get_or_insert(usage), usage, "round {round}");
         lab.world.restart(lab.host);
+    }
+}
+
+/// A killed host's successor may get the number of a queue pair that the target still has a connection with: it is told so
+/// (REJ 10) and connects with another. With an id slot and all queue pairs there are four numbers for each slot.
+#[test]
+fn a_stale_number_is_changed_for_another() {
+    for seed in 0..4 {
+        let world = World::new(100 + seed);
+        let add = |ip: &str, id_slot| {
+            let mut config = HostConfig::new(ip.parse().expect("ip"));
+            config.device.id_slot = id_slot;
+            config.device.limits.max_qp = u32::MAX;
+            world.add_host(config)
+        };
+        let (target, host) = (add("10.0.0.1", None), add("10.0.0.2", Some(1)));
+        let lab = Lab::between(world, target, host);
+        for _ in 0..8 {
+            lab.run(|host| async move {
+                let controller = host.connect(InitiatorOptions::default()).await;
+                let disk = controller.namespace(1).expect("a namespace");
+                write_and_read(&disk, 0, 4096, 1).await;
+                // It dies with its connections.
+                std::mem::forget((controller, disk));
+            });
+            lab.world.kill(lab.host);
+            lab.world.restart(lab.host);
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! The InfiniBand side of a world: two switches, a port for every InfiniBand host, and a subnet manager with a port of its own;
-//! or two subnets, each a switch and a manager, with a router between them.
+//! or a fat tree over the two; or two subnets, each a switch and a manager, with a router between them.
 //!
 //! Hosts sit on the switches in turn, so that packets of neighbours cross both. A port that has no room keeps its host's
 //! packets waiting, and nothing is ever lost for want of a buffer; killing a host leaves its port in the subnet, as when a
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use everywire_fabric::ib::subnet_manager::{HostedSm, Sm, SmConfig};
+use everywire_fabric::ib::subnet_manager::{HostedSm, Partition, Sm, SmConfig};
 use everywire_fabric::ib::{
     Event, HcaConfig, IbPort as Values, LinkId, LinkParams, NodeId, PortId, RouterConfig, Subnet,
     SubnetOptions, SwitchConfig, Violation,
@@ -33,6 +33,25 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 const ROUTED_PREFIXES: [u64; 2] = [0xfec0_0000_0000_0001, 0xfec0_0000_0000_0002];
 /// Why building cannot fail.
 const MADE: &str = "an empty subnet has room for switches, managers and a router";
+
+/// What an InfiniBand subnet is like; the default is two switches with two links between them.
+#[derive(Debug, Clone, Default)]
+pub struct IbShape {
+    /// Two subnets with a router between them, rather than one.
+    pub routed: bool,
+    /// Switches above the two, each with a link to both, instead of links between the two; at most [`MAX_SPINES`]. Not with
+    /// `routed`.
+    pub spines: u8,
+    /// Each host's port gets 2^LMC LIDs.
+    pub lmc: u8,
+    /// Service level of the default partition.
+    pub sl: u8,
+    /// Partitions besides the default one.
+    pub partitions: Vec<Partition>,
+}
+
+/// Spines of a fat tree.
+pub const MAX_SPINES: u8 = 8;
 
 /// A host's port.
 #[derive(Debug)]
@@ -60,6 +79,7 @@ pub(crate) enum News {
 pub(crate) struct IbFabric {
     pub subnet: Subnet,
     managers: Vec<HostedSm>,
+    shape: IbShape,
     /// One subnet, or one for each switch.
     prefixes: [u64; 2],
     switches: [NodeId; 2],
@@ -70,7 +90,8 @@ pub(crate) struct IbFabric {
 
 impl IbFabric {
     /// A subnet without hosts, or two and a router, whose managers begin to work at `now`.
-    pub fn new(now: Instant, seed: u64, routed: bool) -> IbFabric {
+    pub fn new(now: Instant, seed: u64, shape: IbShape) -> IbFabric {
+        let (routed, spines) = (shape.routed, shape.spines.min(MAX_SPINES));
         let options = SubnetOptions { audit: true, ..SubnetOptions::default() };
         let mut subnet = Subnet::new(now, seed, options);
         let mut switch = |n: u64| {
@@ -81,9 +102,10 @@ impl IbFabric {
         let mut fabric = IbFabric {
             subnet,
             managers: Vec::new(),
+            shape,
             prefixes: if routed { ROUTED_PREFIXES } else { [Gid::DEFAULT_PREFIX; 2] },
             switches,
-            used: [TRUNKS + 1, TRUNKS],
+            used: [TRUNKS.max(spines) + 1, TRUNKS.max(spines)],
             trunks: Vec::new(),
             attached: Vec::new(),
         };
@@ -96,6 +118,8 @@ impl IbFabric {
             }
             fabric.used[1] += 1;
             fabric.seat_manager(now, seed ^ 1, 1);
+        } else if spines > 0 {
+            fabric.add_spines(spines);
         } else {
             for port in 1..=TRUNKS {
                 let [a, b] = switches.map(|node| PortId { node, port });
@@ -107,16 +131,33 @@ impl IbFabric {
         fabric
     }
 
-    /// A manager at a port of its own, at the third port of a switch.
+    /// Spines, after the two switches in the order of nodes: port n of either switch leads to the n-th, which has a port for
+    /// each.
+    fn add_spines(&mut self, spines: u8) {
+        for number in 1..=spines {
+            let guid = Guid(FIRST_GUID - (6 + u64::from(number)) * GUID_STEP);
+            let spine = self.subnet.add_switch(SwitchConfig::new(guid, 2, "spine")).expect(MADE);
+            for (port, switch) in (1..).zip(self.switches) {
+                let ends = [PortId { node: spine, port }, PortId { node: switch, port: number }];
+                let trunk = self.subnet.connect(ends[0], ends[1], LinkParams::DEFAULT).expect(MADE);
+                self.trunks.push(trunk);
+            }
+        }
+    }
+
+    /// A manager at a port of its own, after the links between switches.
     fn seat_manager(&mut self, now: Instant, seed: u64, side: usize) {
         let guid = Guid(FIRST_GUID - (3 + side as u64) * GUID_STEP);
         let node = self.subnet.add_hca(HcaConfig::new(guid, "manager")).expect(MADE);
         let port = PortId { node, port: 1 };
-        let at = PortId { node: self.switches[side], port: TRUNKS + 1 };
+        let at = PortId { node: self.switches[side], port: TRUNKS.max(self.shape.spines) + 1 };
         self.subnet.connect(port, at, LinkParams::DEFAULT).expect(MADE);
+        let default = Partition { sl: self.shape.sl, ..Partition::default_for_all() };
         let config = SmConfig {
             sweep_interval: SWEEP_INTERVAL,
             gid_prefix: self.prefixes[side],
+            lmc: self.shape.lmc,
+            partitions: std::iter::once(default).chain(self.shape.partitions.iter().cloned()).collect(),
             ..SmConfig::new(Guid(guid.0 + 1))
         };
         self.managers.push(HostedSm::start(now, Sm::new(config, seed), port, &mut self.subnet));

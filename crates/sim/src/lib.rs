@@ -14,5 +14,6 @@ mod tcp;
 pub mod world;
 
 pub use executor::Executor;
+pub use ib::IbShape;
 pub use world::{HostConfig, HostId, Stalled, World};
 pub mod workload;

@@ -115,9 +115,8 @@ impl World {
             capture.add(&host.config.name, host.is_infiniband());
         }
         if host.is_infiniband() {
-            let (now, seed) = (self.executor.now(), inner.seed);
-            let fabric = inner.ib.get_or_insert_with(|| Box::new(IbFabric::new(now, seed, false)));
-            fabric.attach(id, &host.config.name);
+            let now = self.executor.now();
+            inner.infiniband(now).attach(id, &host.config.name);
         }
         inner.hosts.push(host);
         id

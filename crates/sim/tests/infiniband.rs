@@ -25,7 +25,7 @@ fn world(hosts: u8) -> (World, Vec<HostId>) {
 /// Connects the first host to the second.
 fn connect(world: &World, hosts: &[HostId], ty: QpType) -> ([Side; 2], [Connection; 2]) {
     let second = SocketAddr::new(ip(2), 4420);
-    connect_by(world, hosts, ty, [second; 2], move |request| {
+    connect_by(world, hosts, ty, [second; 2], None, move |request| {
         assert_eq!((request.peer().ip(), request.local()), (ip(1), second));
     })
 }

@@ -29,7 +29,7 @@ fn world() -> (World, Vec<HostId>) {
 /// Connects the first host to the second by this address of its.
 fn connect(world: &World, hosts: &[HostId], dst: IpAddr) -> ([Side; 2], [Connection; 2]) {
     let any = if dst.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0u16; 8]) };
-    connect_by(world, hosts, QpType::Rc, [any, dst].map(|ip| SocketAddr::new(ip, 4420)), |_| {})
+    connect_by(world, hosts, QpType::Rc, [any, dst].map(|ip| SocketAddr::new(ip, 4420)), None, |_| {})
 }
 
 fn gid_of(world: &World, host: HostId) -> IpAddr {

@@ -39,12 +39,24 @@ pub struct AhAttr {
     pub hop_limit: u8,
     /// Flow label, 20 bits: equal labels take equal ways. 0: one that is made from the addresses.
     pub flow_label: u32,
+    /// Low bits of our LID on InfiniBand, below 2^LMC: which of several paths (`src_path_bits` of ibverbs). `None`: the device's
+    /// ([`DeviceConfig::path_bits`]).
+    pub path_bits: Option<u8>,
 }
 
 impl AhAttr {
     /// A destination, with everything else at its default.
     pub fn new(dst: IpAddr) -> AhAttr {
-        AhAttr { dst, scope_id: 0, src: None, gid_type: None, traffic_class: 0, hop_limit: 0, flow_label: 0 }
+        AhAttr {
+            dst,
+            scope_id: 0,
+            src: None,
+            gid_type: None,
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+            path_bits: None,
+        }
     }
 }
 
@@ -74,7 +86,10 @@ impl Pd {
         let at_once = attr.dst.is_multicast() && device.wire() != Wire::InfiniBand;
         let way = match at_once {
             true => self.group_way(&attr),
-            false => device.resolve(attr.dst, attr.scope_id, attr.src, attr.gid_type, None).await,
+            false => {
+                let AhAttr { dst, scope_id, src, gid_type, path_bits, .. } = attr;
+                device.resolve(dst, scope_id, src, gid_type, path_bits, None).await
+            }
         };
         let way = way.map_err(|error| self.unreachable(attr.dst, error))?;
         self.ah_through(&attr, &way)
@@ -109,6 +124,7 @@ impl Pd {
 
     /// The way to a group: out from the device's address, by the wire's own name for the group.
     fn group_way(&self, attr: &AhAttr) -> Result<Way, RouteError> {
+        self.device().lock().path_bits(attr.path_bits)?;
         let gids = self.device().gids().iter();
         let mut gids = gids.filter(|gid| attr.gid_type.is_none_or(|ty| ty == gid.ty));
         let gid = match attr.src {
@@ -124,7 +140,11 @@ impl Pd {
     fn unreachable(&self, dst: IpAddr, error: RouteError) -> VerbsError {
         let kind = match error {
             RouteError::TooMany => ErrorKind::OutOfResources,
-            RouteError::NoScope | RouteError::NotOurSource | RouteError::Family => ErrorKind::InvalidArgument,
+            RouteError::NoScope
+            | RouteError::NotOurSource
+            | RouteError::Family
+            | RouteError::PathBits { .. }
+            | RouteError::NoPathBits => ErrorKind::InvalidArgument,
             _ => ErrorKind::Unreachable,
         };
         VerbsError::new(kind, self.device().name(), format!("no way to {dst}: {error}"))

@@ -92,6 +92,15 @@ pub enum Command {
         /// Which.
         conn: ConnId,
     },
+    /// Tell whoever runs the device that a listener was not spoken to in MPA; the connection is ended by a command of its own.
+    StreamStranger {
+        /// Of the listener.
+        local: SocketAddr,
+        /// Who connected.
+        peer: SocketAddr,
+        /// What was wrong.
+        why: String,
+    },
 }
 
 impl Command {

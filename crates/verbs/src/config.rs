@@ -221,6 +221,8 @@ pub struct DeviceConfig {
     pub gids: Vec<GidEntry>,
     /// IP addresses by which an InfiniBand port is known to those who connect; none on other wires, where addresses are GIDs.
     pub ip_names: Vec<IpAddr>,
+    /// Low bits of an InfiniBand port's LID that its connections and address handles have where they ask for none; below 2^LMC.
+    pub path_bits: u8,
     /// The largest path MTU it uses.
     pub active_mtu: Mtu,
     /// Its GUID; zero takes one from the seed.
@@ -247,6 +249,7 @@ impl Default for DeviceConfig {
             iwarp: IwarpOptions::default(),
             gids: Vec::new(),
             ip_names: Vec::new(),
+            path_bits: 0,
             active_mtu: Mtu::M4096,
             node_guid: Guid(0),
             limits: DeviceLimits::default(),

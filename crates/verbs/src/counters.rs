@@ -41,9 +41,11 @@ pub enum DeviceCounter {
     CompletionsLost,
     /// Asynchronous events that nobody fetched in time.
     EventsLost,
+    /// TCP connections to iWARP listeners that ended, or were ended, before a valid MPA request.
+    MpaStrangers,
 }
 
-const DEVICE_COUNTERS: [(DeviceCounter, &str); 16] = {
+const DEVICE_COUNTERS: [(DeviceCounter, &str); 17] = {
     use DeviceCounter::*;
     [
         (LinkDowned, "link_downed"),
@@ -62,6 +64,7 @@ const DEVICE_COUNTERS: [(DeviceCounter, &str); 16] = {
         (CqOverflow, "cq_overflow"),
         (CompletionsLost, "completions_lost"),
         (EventsLost, "events_lost"),
+        (MpaStrangers, "mpa_strangers"),
     ]
 };
 

@@ -288,6 +288,11 @@ impl<'a> Drive<'a> {
         self.state.core.counters.add_device(DeviceCounter::SocketOverflow, n);
     }
 
+    /// The driver has refused `n` datagrams or frames that are no packets of the device's protocol.
+    pub fn malformed(&mut self, n: u64) {
+        self.state.core.counters.add_device(DeviceCounter::DropMalformed, n);
+    }
+
     /// The interface went up or down.
     pub fn port_state(&mut self, now: Instant, port: PortState) {
         self.at(now);

@@ -1,8 +1,8 @@
-//! An InfiniBand port: what its agent tells the device, what arrives there, and how ways to other ports are found.
+//! An InfiniBand port: what its agent tells the device, what arrives there, and the administrator that answers it.
 //!
 //! Read first: IBTA vol. 1 §9.6 (packet validation), §10.2.1.2 (address handles) and chapter 15 (subnet administration). The
 //! port itself (lanes, credits, QP0) is the driver's; it reports changes through [`Drive::ib_port`](crate::Drive::ib_port).
-//! Ways come from the subnet administrator over QP1; who has an IP address, the driver is asked. Groups are in `ib_group`.
+//! Ways to other ports are in `ib_ways`, groups in `ib_group`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,22 +10,20 @@ use std::time::Instant;
 
 use everywire_transport::ib::{LocalRoute, PacketMeta, PathLink};
 use everywire_transport::mad::MadPath;
-use everywire_transport::mad::sa_client::{Answer, Ask, SaClient, SaError};
+use everywire_transport::mad::sa_client::{Ask, SaClient};
 use everywire_wire::grh::Grh;
 use everywire_wire::icrc::icrc_ib;
 use everywire_wire::lrh::{Lnh, Lrh};
 use everywire_wire::mad::{MAD_LEN, class};
-use everywire_wire::sa::PathRecord;
 use everywire_wire::vcrc::{VCRC_LEN, check_length};
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
-use crate::command::Command;
 use crate::config::{DeviceConfig, GidType, PortState};
 use crate::counters::DeviceCounter;
 use crate::events::AsyncEvent;
 use crate::ib_group::IbGroup;
 use crate::receive::{ICRC_LEN, check_packet_length, grh_and_packet};
-use crate::route::{RouteError, RouteToken, Way};
+use crate::route::RouteToken;
 use crate::state::State;
 
 /// The first multicast LID (IBTA §4.1.3).
@@ -72,11 +70,12 @@ impl Default for IbPort {
 
 impl IbPort {
     /// Whether a unicast LID is one of the port's.
-    fn has_lid(&self, lid: Lid) -> bool {
+    pub(crate) fn has_lid(&self, lid: Lid) -> bool {
         self.lid.0 != 0 && lid.0 & !self.path_bits_mask() == self.lid.0
     }
 
-    fn path_bits_mask(&self) -> u16 {
+    /// The low bits of a LID that are the sender's or receiver's choice (IBTA §4.1.3).
+    pub(crate) fn path_bits_mask(&self) -> u16 {
         (1 << self.lmc.min(7)) - 1
     }
 
@@ -327,69 +326,10 @@ impl State {
         while let Some((token, answer)) = self.ib.as_mut().and_then(|ib| ib.sa.poll_answer()) {
             let asked = self.ib.as_mut().and_then(|ib| ib.asked.remove(&token));
             match asked {
-                Some(AskedFor::Way(token, dgid)) => {
-                    let way = answer.map_err(route_error).and_then(|answer| match answer {
-                        Answer::Path(path) => self.ib_way(dgid, &path),
-                        Answer::Paths(_) | Answer::Member(_) => Err(RouteError::NoRoute),
-                    });
-                    self.way_found(now, token, way);
-                }
+                Some(AskedFor::Way(token, dgid)) => self.ib_way_answered(now, token, dgid, answer),
                 Some(AskedFor::Join(mgid)) => self.ib_joined(now, mgid, answer),
                 Some(AskedFor::Leave) | None => {}
             }
         }
-    }
-
-    /// Begins to look for the way to `dst`, a GID or a name.
-    pub(crate) fn ib_find_way(&mut self, token: RouteToken, dst: IpAddr) {
-        if self.config.ip_names.contains(&dst) {
-            self.ib_ask_path(token, self.ib_gid());
-        } else if self.is_subnet_gid(dst) {
-            self.ib_ask_path(token, Gid::from(dst));
-        } else {
-            self.command(Command::ResolveNeighbour { token, ip: dst });
-        }
-    }
-
-    /// The driver's answer to [`Command::ResolveNeighbour`].
-    pub(crate) fn ib_neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Gid, RouteError>) {
-        let dst = self.routes.open.get(&token.0).map(|asked| asked.dst).filter(IpAddr::is_ipv6);
-        match (answer, dst) {
-            (Ok(gid), _) => self.ib_ask_path(token, gid),
-            // Nobody's name: then it is a GID, of another subnet.
-            (Err(RouteError::NoRoute), Some(gid)) => self.ib_ask_path(token, Gid::from(gid)),
-            (Err(error), _) => self.way_found(now, token, Err(error)),
-        }
-    }
-
-    fn ib_ask_path(&mut self, token: RouteToken, dgid: Gid) {
-        let (sgid, now) = (self.ib_gid(), self.now);
-        let pkey = self.pkey_at(0).unwrap_or_default();
-        if let Some(ib) = &mut self.ib {
-            ib.ask(now, AskedFor::Way(token, dgid), Ask::Path { sgid, dgid, pkey });
-            self.work = true;
-        }
-    }
-
-    fn ib_way(&self, dgid: Gid, path: &PathRecord) -> Result<Way, RouteError> {
-        let mtu = Mtu::from_code(path.mtu).ok_or(RouteError::NoRoute)?;
-        let link = PathLink::Lrh(LocalRoute {
-            slid: path.slid,
-            dlid: path.dlid,
-            sl: path.sl,
-            // IBTA §15.2.5.16: within the subnet the hop limit is 0 or 1, and packets need no GRH.
-            grh: path.hop_limit > 1,
-            static_rate: path.rate,
-        });
-        let (src, dst) = (self.ib_gid().to_ip(), dgid.to_ip());
-        Ok(Way { src, dst, scope_id: 0, mtu, link, life_time: Some(path.life_time) })
-    }
-}
-
-pub(crate) fn route_error(error: SaError) -> RouteError {
-    match error {
-        SaError::Status(status) => RouteError::Administrator(status),
-        SaError::TooMany => RouteError::TooMany,
-        SaError::NoAnswer | SaError::Malformed => RouteError::NoAnswer,
     }
 }

@@ -21,6 +21,13 @@ impl State {
         self.ib.is_some() && elsewhere && path.local_route().is_some_and(|route| !route.grh)
     }
 
+    /// Whether a path leaves from a LID that an active port has not (IBTA §4.1.3): its packets would be dropped by the port.
+    pub(crate) fn has_foreign_slid(&self, path: &Path) -> bool {
+        let route = path.local_route();
+        let ib = self.ib.as_ref().filter(|ib| ib.port.active);
+        route.zip(ib).is_some_and(|(route, ib)| !ib.port.has_lid(route.slid))
+    }
+
     /// Packets that queue pairs have dropped so far for their P_Key, and for their Q_Key.
     pub(crate) fn wrong_keys(&self) -> [u64; 2] {
         [Counter::DropBadPkey, Counter::DropBadQkey].map(|counter| self.core.counters.get(counter))

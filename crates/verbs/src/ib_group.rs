@@ -10,10 +10,11 @@ use std::time::Instant;
 use everywire_transport::ib::{LocalRoute, PathLink};
 use everywire_transport::mad::sa_client::{Answer, Ask, SaError};
 use everywire_wire::sa::{McMemberRecord, join_state};
-use everywire_wire::{Gid, Mtu, QKey};
+use everywire_wire::{Gid, Lid, Mtu, QKey};
 
 use crate::config::GidType;
-use crate::ib::{AskedFor, FIRST_MULTICAST_LID, route_error};
+use crate::ib::{AskedFor, FIRST_MULTICAST_LID};
+use crate::ib_ways::route_error;
 use crate::route::{RouteError, RouteToken, Way};
 use crate::state::State;
 
@@ -102,7 +103,7 @@ impl State {
             Ok(Answer::Member(member)) if member.mlid.0 >= FIRST_MULTICAST_LID => {
                 group.member = Some(member);
                 for token in waiting {
-                    let way = self.ib_group_way(mgid, &member);
+                    let way = self.ib_group_way(token, mgid, &member);
                     self.way_found(now, token, way);
                 }
             }
@@ -122,7 +123,7 @@ impl State {
         let known = self.ib.as_ref().and_then(|ib| ib.groups.get(&mgid)).map(|group| group.member);
         match (known, self.now) {
             (Some(Some(member)), Some(now)) => {
-                let way = self.ib_group_way(mgid, &member);
+                let way = self.ib_group_way(token, mgid, &member);
                 self.way_found(now, token, way);
             }
             (Some(_), _) => self.ib_wait_for_group(token, mgid),
@@ -139,11 +140,16 @@ impl State {
         }
     }
 
-    fn ib_group_way(&self, mgid: IpAddr, member: &McMemberRecord) -> Result<Way, RouteError> {
+    fn ib_group_way(
+        &self,
+        token: RouteToken,
+        mgid: IpAddr,
+        member: &McMemberRecord,
+    ) -> Result<Way, RouteError> {
         let ib = self.ib.as_ref().ok_or(RouteError::NoRoute)?;
         let mtu = Mtu::from_code(member.mtu).ok_or(RouteError::NoRoute)?;
         let link = PathLink::Lrh(LocalRoute {
-            slid: ib.port.lid,
+            slid: Lid(ib.port.lid.0 | u16::from(self.path_bits_of(token))),
             dlid: member.mlid,
             sl: member.sl,
             grh: true, // IBTA §8.3: multicast packets have one

@@ -21,6 +21,7 @@ mod half_open;
 mod ib;
 mod ib_checks;
 mod ib_group;
+mod ib_ways;
 mod keys;
 #[allow(unsafe_code)]
 pub mod memory;

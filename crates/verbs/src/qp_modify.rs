@@ -16,6 +16,10 @@ impl State {
             let what = "a path into another subnet without a GRH: LIDs mean nothing beyond a router";
             return Some(Err(ib::ModifyError::Unsupported { what }));
         }
+        if attr.path.as_ref().is_some_and(|path| self.has_foreign_slid(path)) {
+            let what = "a source LID that is not the port's: path bits are below 2^LMC";
+            return Some(Err(ib::ModifyError::Unsupported { what }));
+        }
         if let Some(index) = attr.pkey_index
             && self.ib.is_some()
         {

@@ -19,7 +19,7 @@ pub(crate) struct Resolving {
 }
 
 impl Device {
-    /// Asks for a route, from a GID of the type given; the driver may take `limit` to answer, and never longer than
+    /// Asks for a route, from a GID of the type given and a LID with the path bits given, or the device's; the driver may take `limit` to answer, and never longer than
     /// [`ROUTE_TIMEOUT`].
     pub(crate) fn resolve(
         &self,
@@ -27,11 +27,16 @@ impl Device {
         scope_id: u32,
         src: Option<IpAddr>,
         gid_type: Option<GidType>,
+        path_bits: Option<u8>,
         limit: Option<Duration>,
     ) -> Resolving {
         let limit = limit.map_or(ROUTE_TIMEOUT, |limit| limit.min(ROUTE_TIMEOUT));
         let asker = Asker::Future { answer: None, waker: None, limit, due: None };
-        let token = self.lock().ask_route(Asked { asker, dst, gid_type }, scope_id, src);
+        let mut state = self.lock();
+        let token = state
+            .path_bits(path_bits)
+            .and_then(|path_bits| state.ask_route(Asked { asker, dst, gid_type, path_bits }, scope_id, src));
+        drop(state);
         Resolving { device: self.clone(), token }
     }
 }

@@ -79,6 +79,20 @@ pub enum RouteError {
     /// The InfiniBand port is not active.
     #[error("the port is not active: no subnet manager has brought it up")]
     PortDown,
+    /// More path bits than the port has LIDs for (IBTA §4.1.3).
+    #[error("path bits {asked}: the port has LMC {lmc}, that is path bits 0 to {}", (1u16 << lmc) - 1)]
+    PathBits {
+        /// Asked for.
+        asked: u8,
+        /// The port's.
+        lmc: u8,
+    },
+    /// Path bits on a wire without LIDs.
+    #[error("path bits choose among an InfiniBand port's LIDs, and this wire has none")]
+    NoPathBits,
+    /// No path begins at our LID with these path bits.
+    #[error("the subnet administrator names no path from our LID with path bits {0}")]
+    NoSuchPath(u8),
     /// The subnet administrator refused, with this status (IBTA §15.2.3.1).
     #[error("the subnet administrator refused with status {0:#06x}")]
     Administrator(u16),
@@ -99,6 +113,8 @@ pub(crate) struct Asked {
     pub(crate) dst: IpAddr,
     /// The type of GID to go out from; the first of the route's source otherwise.
     pub(crate) gid_type: Option<GidType>,
+    /// Which of our LIDs to go out from, on InfiniBand.
+    pub(crate) path_bits: u8,
 }
 
 /// Who asked.
@@ -176,8 +192,10 @@ impl State {
         dst: IpAddr,
         scope_id: u32,
         src: Option<IpAddr>,
+        path_bits: Option<u8>,
     ) -> Result<RouteToken, RouteError> {
-        self.ask_route(Asked { asker: Asker::Cm, dst, gid_type: None }, scope_id, src)
+        let path_bits = self.path_bits(path_bits)?;
+        self.ask_route(Asked { asker: Asker::Cm, dst, gid_type: None, path_bits }, scope_id, src)
     }
 
     pub(crate) fn ask_route(

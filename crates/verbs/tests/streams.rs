@@ -35,6 +35,7 @@ struct Bench {
     dialled: Vec<ConnId>,
     closed: Vec<ConnId>,
     reset: Vec<ConnId>,
+    strangers: Vec<(SocketAddr, SocketAddr, String)>,
 }
 
 impl Bench {
@@ -54,6 +55,7 @@ impl Bench {
             dialled: Vec::new(),
             closed: Vec::new(),
             reset: Vec::new(),
+            strangers: Vec::new(),
         }
     }
 
@@ -81,6 +83,7 @@ impl Bench {
                 Command::StreamConnect { conn, .. } => self.dialled.push(conn),
                 Command::StreamClose { conn } => self.closed.push(conn),
                 Command::StreamReset { conn } => self.reset.push(conn),
+                Command::StreamStranger { local, peer, why } => self.strangers.push((local, peer, why)),
                 _ => {}
             }
         }
@@ -334,4 +337,24 @@ fn a_host_that_says_nothing_locks_out_nobody() {
     for conn in silent {
         bench.event(conn, ConnEvent::Reset(StreamError::Reset));
     }
+}
+
+/// Whoever does not speak MPA is told of with both addresses, and counted; whoever does is not.
+#[test]
+fn strangers_are_told_of_and_counted() {
+    let mut bench = Bench::new(IwarpOptions::default());
+    let _listener = bench.listen();
+    let http = bench.taken(PEER).unwrap();
+    bench.bytes(http, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n");
+    assert_eq!(bench.reset, [http]);
+    let scan = bench.taken("192.0.2.8:1").unwrap();
+    bench.event(scan, ConnEvent::Eof);
+    let guest = bench.taken("192.0.2.9:1").unwrap();
+    bench.bytes(guest, &start_frame("Req", 0x40, 1, &[]));
+    let [first, second] = &bench.strangers[..] else { panic!("{:?}", bench.strangers) };
+    assert_eq!((first.0, first.1), (addr(OURS), addr(PEER)));
+    assert!(first.2.contains("MPA"), "{}", first.2);
+    assert_eq!(second.1, addr("192.0.2.8:1"));
+    assert!(second.2.contains("closed"), "{}", second.2);
+    assert_eq!(bench.device.counters().by_name("mpa_strangers"), Some(2));
 }

@@ -1,6 +1,7 @@
 //! NVMe over RDMA: `serve` with a RAM disk as the target, our initiator against it.
 //!
-//! The disk's first part is written, read back and compared; then 4 KiB commands are measured.
+//! The disk is written, read back and compared, all of it: memory that nobody has written is not memory yet. Then 4 KiB
+//! commands are measured.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::serve;
 
 /// What is served.
 const SUBSYSTEM: &str = "nqn.2026-11.net.everywire:demo";
-/// Bytes that are written and compared.
+/// Bytes of the disk.
 const VERIFIED: u64 = 64 << 20;
 /// Bytes of one call.
 const CHUNK: u64 = 4 << 20;
@@ -30,7 +31,7 @@ const DEPTH: u16 = 32;
 
 /// Starts a target, writes, reads back, measures.
 pub fn rows(wire: &'static str, places: &Places, seconds: Duration) -> Result<Vec<Row>, CliError> {
-    let export = format!("{SUBSYSTEM}=ram:128MiB");
+    let export = format!("{SUBSYSTEM}=ram:{VERIFIED}");
     let second = places.second(wire, |device| serve::arguments(device, &export))?;
     let host = places.open(wire, second.addr())?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;

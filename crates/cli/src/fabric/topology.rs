@@ -73,6 +73,7 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         engine: Engine::MinHop,
         roots: Vec::new(),
         lmc: file.lmc.unwrap_or(0),
+        sl: file.sl.unwrap_or(0),
         partitions: Vec::new(),
         layout: Layout::Levels,
     };
@@ -137,6 +138,7 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
                 pkey: partition.pkey,
                 full: ports("full", &partition.full)?,
                 limited: ports("limited", &partition.limited)?,
+                sl: partition.sl,
             })
         })
         .collect::<Result<_, String>>()?;

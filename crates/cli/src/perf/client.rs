@@ -14,6 +14,7 @@ use super::hello::Hello;
 use super::latency::{self, PingPong};
 use super::report::{Measured, Report};
 use super::{Args, Operation, Plan, Service, throughput};
+use crate::again;
 use crate::error::{self, CliError};
 use crate::progress::Progress;
 use crate::second::SecondProcess;
@@ -147,7 +148,8 @@ async fn connect_all(device: &Device, plan: &Plan, peer: SocketAddr) -> Result<V
     let cq = device.create_cq(depth.min(device.limits().max_cqe)).map_err(CliError::failed)?;
     let mut links = Vec::new();
     for index in 0..plan.connections {
-        links.push(connect(&pd, &cq, plan, peer, index).await?);
+        let attempt = async || connect(&pd, &cq, plan, peer, index).await;
+        links.push(again::connect(attempt, again::sleep).await?);
     }
     Ok(links)
 }

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use everywire_verbs::{Access, ConnParam, ConnectOptions, MemoryRegion, Pd, VerbsError};
+use everywire_verbs::{Access, ConnParam, ConnectOptions, Connection, MemoryRegion, Pd, VerbsError};
 use serde_json::json;
 
 use super::{Advert, Args, Endpoint, between};
+use crate::again;
 use crate::error::{self, CliError, print};
 
 /// Pings `peer`.
@@ -23,7 +24,18 @@ async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Resu
     let device = host.device();
     let pd = device.alloc_pd().map_err(CliError::failed)?;
     let local = SocketAddr::new(host.addresses().first().map_or(peer.ip(), |(ip, _)| *ip), 0);
-    let mut end = Endpoint::new(&pd, between(local, peer))?;
+    let (mut end, connection) =
+        again::connect(async || connect(&pd, local, peer).await, again::sleep).await?;
+    let buffers = Buffers::new(&pd, args.size).map_err(CliError::failed)?;
+    let mut times = Vec::new();
+    let outcome = turns(args, peer, &mut end, &buffers, &mut times).await;
+    connection.disconnect().await;
+    outcome?;
+    summary(args, peer, &times)
+}
+
+async fn connect(pd: &Pd, local: SocketAddr, peer: SocketAddr) -> Result<(Endpoint, Connection), CliError> {
+    let end = Endpoint::new(pd, between(local, peer))?;
     let param = ConnParam {
         responder_resources: 1,
         initiator_depth: 1,
@@ -32,13 +44,8 @@ async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Resu
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &end.qp) };
-    let connection = device.connect(options).await.map_err(error::cm)?;
-    let buffers = Buffers::new(&pd, args.size).map_err(CliError::failed)?;
-    let mut times = Vec::new();
-    let outcome = turns(args, peer, &mut end, &buffers, &mut times).await;
-    connection.disconnect().await;
-    outcome?;
-    summary(args, peer, &times)
+    let connection = pd.device().connect(options).await.map_err(error::cm)?;
+    Ok((end, connection))
 }
 
 /// What is read from, and written to.

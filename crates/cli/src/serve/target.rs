@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use everywire_block::{Backend, BackendSpec, NullBackend};
+use everywire_block::{Backend, BackendSpec, NullBackend, format_size};
 use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig, Target};
 
 use super::config::{Config, Subsystem};
@@ -60,6 +60,28 @@ fn check_file(path: &Path, size: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
+/// What is to be said of RAM namespaces that are larger than memory: nothing is wrong with them until they are written.
+pub fn memory_warning(config: &Config) -> Option<String> {
+    let namespaces = config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+    let ram = namespaces.filter_map(|namespace| match namespace.backend {
+        BackendSpec::Ram { bytes, .. } => Some(bytes),
+        _ => None,
+    });
+    let ram = ram.fold(0_u64, u64::saturating_add);
+    warning_of(ram, everywire_block::memory::total()?)
+}
+
+fn warning_of(ram: u64, memory: u64) -> Option<String> {
+    (ram > memory).then(|| {
+        format!(
+            "ram: namespaces of {} in all, and memory of {:.1} GiB: they are sparse, but whoever writes more than that of \
+             them makes the system end this process",
+            format_size(ram),
+            memory as f64 / f64::from(1 << 30)
+        )
+    })
+}
+
 /// The target's limits, with those that are configured.
 pub fn limits(config: &Config) -> Limits {
     let default = Limits::default();
@@ -86,5 +108,17 @@ fn described(subsystem: &Subsystem, backends: Vec<Arc<dyn Backend>>) -> Subsyste
             })
             .collect(),
         ..default
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_ram_than_memory_is_told() {
+        assert_eq!(warning_of(8 << 30, 8 << 30), None);
+        let warning = warning_of(256 << 30, 25_769_803_776).expect("too much");
+        assert!(warning.contains("256GiB") && warning.contains("24.0 GiB"), "{warning}");
     }
 }

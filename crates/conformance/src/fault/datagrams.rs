@@ -88,7 +88,8 @@ pub(crate) async fn datagram_fault(ctx: &Ctx, fault: DatagramFault) -> Verdict {
         return link.b.reaches(ctx, "end B", QpState::Err).await;
     }
     if !ctx.plan.lossy {
-        counted("end B", &before.1, &ctx.b.end.device.counters(), counters)?;
+        let b = &ctx.b.end.device;
+        ctx.eventually(|| counted("end B", &before.1, &b.counters(), counters)).await?;
     }
     same!(link.b.qp.state(), QpState::Rts, "state of end B");
     link.silent()?;

@@ -17,6 +17,7 @@ use rustix::event::{Timespec, epoll};
 use super::paths::{NarrowPaths, path_event, resolve_for, tell_port_state};
 use super::wire::Wire;
 use crate::link::Link;
+use crate::rarely::Rarely;
 use crate::udp::{PathEvent, PortCounters, Received};
 
 /// Most transmits drained from the device before they are sent.
@@ -63,6 +64,8 @@ pub(crate) struct DatagramEngine {
     retry_at: Option<Instant>,
     /// Whether the last turn left the device with more to send.
     more_to_send: bool,
+    /// Whether the last turn has left something unread: of a batch that was nobody's the device does not tell.
+    unread: bool,
     /// The source port whose socket is watched for room in its send buffer.
     blocked_on: Option<u16>,
     /// Whether the port takes trains.
@@ -106,11 +109,12 @@ impl DatagramEngine {
             deadline: None,
             retry_at: None,
             more_to_send: false,
+            unread: false,
             blocked_on: None,
             trains,
             unclocked: 0,
             received: 0,
-            narrow: NarrowPaths { local, warned: None },
+            narrow: NarrowPaths { local, warned: Rarely::default() },
             empty_turns: 0,
         })
     }
@@ -145,7 +149,7 @@ impl DatagramEngine {
         }
         progress |= self.exchange(&device, true, comes_again);
         self.device = Some(device);
-        let more = self.more_to_send && self.sent == self.filled;
+        let more = self.unread || self.more_to_send && self.sent == self.filled;
         Turn { progress, more: progress || more || !self.paths.is_empty(), received: self.received }
     }
 
@@ -157,10 +161,17 @@ impl DatagramEngine {
         let mut fed: Option<(Drive<'_>, Instant)> = None;
         let count = &mut self.received;
         if receive {
-            self.wire.receive(&mut lost, &mut self.paths, |received| {
+            let more = self.wire.receive(&mut lost, &mut self.paths, |received| {
                 let (drive, now) = fed.get_or_insert_with(|| (device.drive(), Instant::now()));
                 *count += feed(drive, *now, received);
             });
+            // A task sleeps on edges: what is left now it would not be woken for.
+            self.unread = more;
+            let malformed = self.wire.take_malformed();
+            if malformed > 0 {
+                let (drive, _) = fed.get_or_insert_with(|| (device.drive(), Instant::now()));
+                drive.malformed(malformed);
+            }
             if fed.is_none() && self.nothing_to_do() {
                 return false;
             }

@@ -123,7 +123,7 @@ impl FabricEngine {
     /// One turn: what is there comes in, and what the device has goes out.
     pub(crate) fn turn(&mut self, queued: bool) -> Turn {
         let Some(device) = self.device.take() else { return Turn::default() };
-        let received = self.receive(&device);
+        let (received, unread) = self.receive(&device);
         let said = self.hear(&device);
         let now = Instant::now();
         let due = self.deadline.is_some_and(|deadline| deadline <= now);
@@ -141,18 +141,18 @@ impl FabricEngine {
             sent = self.flush();
         }
         self.device = Some(device);
-        let more = self.more_to_send && self.sent == self.filled;
+        let more = unread || self.more_to_send && self.sent == self.filled;
         let progress = received > 0 || said || due || sent;
         Turn { progress, more: progress || more, received }
     }
 
-    /// Feeds the device; how many packets.
-    fn receive(&mut self, device: &Device) -> usize {
-        let mut count = 0;
+    /// Feeds the device; how many packets, and whether there may be more: batches of grants alone are no packets.
+    fn receive(&mut self, device: &Device) -> (usize, bool) {
+        let (mut count, mut unread) = (0, false);
         for _ in 0..MAX_BATCHES {
             let mut fed: Option<(Drive<'_>, Instant)> = None;
             let capture = &mut self.capture;
-            let more = self.port.receive(|packet| {
+            unread = self.port.receive(|packet| {
                 let (drive, now) = fed.get_or_insert_with(|| (device.drive(), Instant::now()));
                 drive.handle_frame(*now, Frame::InfiniBand(packet));
                 if let Some(capture) = capture {
@@ -160,11 +160,11 @@ impl FabricEngine {
                 }
                 count += 1;
             });
-            if !more {
+            if !unread {
                 break;
             }
         }
-        count
+        (count, unread)
     }
 
     /// Tells the device what the fabric has said; whether it has said anything.

@@ -2,11 +2,12 @@
 //! state of the port.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use everywire_verbs::{Device, Drive, PortState, Route, RouteError, Unreachable, Wire};
 
 use crate::link::Link;
+use crate::rarely::Rarely;
 use crate::raw;
 use crate::route;
 use crate::udp::PathEvent;
@@ -21,18 +22,14 @@ pub(super) fn tell_port_state(device: &Device, link: &Link) {
 #[derive(Debug)]
 pub(super) struct NarrowPaths {
     pub(super) local: IpAddr,
-    pub(super) warned: Option<Instant>,
+    pub(super) warned: Rarely,
 }
-
-/// How long after a warning of a narrow path none follows.
-const WARN_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 impl NarrowPaths {
     fn warn(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
-        if self.warned.is_some_and(|at| now.saturating_duration_since(at) < WARN_AGAIN_AFTER) {
+        if self.warned.note(now, 1).is_none() {
             return;
         }
-        self.warned = Some(now);
         tracing::warn!(
             local = %self.local, %dst, mtu,
             "the path takes smaller packets than its connections have agreed on, which will fail; connect anew, or open \

@@ -16,6 +16,7 @@ use everywire_verbs::{Command, ConnEvent, ConnId, Device, Drive, StreamBurst, St
 use super::engine::Turn;
 use super::paths::{resolve, tell_port_state};
 use crate::link::Link;
+use crate::rarely::Rarely;
 use crate::tcp::{Arrival, Listening, StreamCapture, TcpPort};
 
 /// Bursts sent in one turn before sockets are read.
@@ -37,6 +38,8 @@ pub(crate) struct StreamEngine {
     deadline: Option<Instant>,
     /// Whether the last turn left the device with more to send.
     more: bool,
+    /// Connections to listeners that do not speak MPA.
+    strangers: Rarely,
     /// Turns of polling programs in a row that found nothing.
     pub(crate) empty_turns: u64,
 }
@@ -64,6 +67,7 @@ impl StreamEngine {
             commands: VecDeque::new(),
             deadline: None,
             more: false,
+            strangers: Rarely::default(),
             empty_turns: 0,
         })
     }
@@ -197,6 +201,11 @@ impl StreamEngine {
                 self.port.reset(conn);
                 if let Some(capture) = &mut self.capture {
                     capture.reset(conn);
+                }
+            }
+            Command::StreamStranger { local, peer, why } => {
+                if let Some(count) = self.strangers.note(Instant::now(), 1) {
+                    tracing::warn!(%local, %peer, count, "a connection that is not iWARP's: {why}");
                 }
             }
             // Groups are refused at the call, and there is nobody to join one for.

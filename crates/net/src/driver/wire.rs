@@ -51,6 +51,15 @@ impl Wire {
         }
     }
 
+    /// How many frames the port has refused as none of its protocol since it was last asked.
+    #[inline]
+    pub(crate) fn take_malformed(&mut self) -> u64 {
+        match &mut self.port {
+            Port::Udp(_) => 0,
+            Port::Raw(port) => port.take_malformed(),
+        }
+    }
+
     /// Sends `items` in order; returns how many are done with.
     pub(crate) fn send(&mut self, now: Instant, items: &[Transmit], paths: &mut Vec<PathEvent>) -> usize {
         let mut done = 0;

@@ -122,8 +122,9 @@ fn config(plan: &Plan, entropy: u64, at: PortRef, gid_prefix: u64) -> SmConfig {
         let member = |full| move |port: &PortRef| (port_guid(plan, *port), full);
         let full = partition.full.iter().map(member(true));
         let members = full.chain(partition.limited.iter().map(member(false))).collect();
-        Partition { pkey: partition.pkey, members, others: None, ipoib: false }
+        Partition { pkey: partition.pkey, members, others: None, ipoib: false, sl: partition.sl }
     }));
+    config.partitions.iter_mut().take(1).for_each(|default| default.sl = plan.sl);
     config
 }
 

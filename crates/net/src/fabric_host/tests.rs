@@ -49,6 +49,7 @@ pub(super) fn plan(name: &str) -> Plan {
         engine: Engine::UpDown,
         roots: Vec::new(),
         lmc: 0,
+        sl: 0,
         partitions: Vec::new(),
         layout: Layout::Levels,
     }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use everywire_fabric::pcapng::Direction;
 use everywire_wire::eth::{EthHeader, Ethertype, VlanTag};
+use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
 use everywire_wire::ip::{IpHeader, Ipv4Header, Ipv6Header, PROTOCOL_UDP};
 use everywire_wire::udp::UdpHeader;
 use everywire_wire::{MacAddr, UdpFrame};
@@ -88,6 +89,16 @@ impl Sender {
         frame.emit(&mut bytes);
         bytes
     }
+}
+
+/// The destination of GRH to ICRC and padding; `None` if that is no packet (annex A16.4).
+pub(super) fn destination_v1(packet: &[u8]) -> Option<IpAddr> {
+    let (grh, rest) = packet.split_first_chunk::<{ Grh::LEN }>()?;
+    let grh = Grh::parse(grh).ok()?;
+    let shaped = grh.ip_version == 6
+        && grh.next_header == NEXT_HEADER_IBA
+        && usize::from(grh.payload_len) <= rest.len();
+    shaped.then(|| grh.dgid.to_ip())
 }
 
 /// GRH to ICRC, as it was received.

@@ -13,15 +13,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use everywire_fabric::pcapng::Direction;
-use everywire_wire::frame::{destination_gid, roce_v1_payload};
+use everywire_wire::eth::EthHeader;
+use everywire_wire::frame::roce_v1_payload;
 use everywire_wire::{Gid, MacAddr, UdpFrame};
 use socket2::Socket;
 
-use super::frame::{Sender, Tagging, VNET, capture_received, received, received_v1};
+use super::frame::{Sender, Tagging, VNET, capture_received, destination_v1, received, received_v1};
 use super::neighbour::{Link, Neighbours};
 use super::socket::{membership, packet_drops, packet_socket};
 use crate::capture::Capture;
 use crate::error::OpenError;
+use crate::rarely::Rarely;
 use crate::route::{self, Interface};
 use crate::udp::{Outgoing, PathEvent, PortCounters, PortOptions, ROCE_V2_PORT, Received, RecvBatch};
 use crate::udp::{RoceSocket, Role, SendBatch, describe_owner};
@@ -65,6 +67,9 @@ pub struct RawPort {
     recv: RecvBatch,
     send: SendBatch,
     counters: PortCounters,
+    /// Of `counters.malformed`, what the device has not been told.
+    untold: u64,
+    refused: Rarely,
 }
 
 impl RawPort {
@@ -111,6 +116,8 @@ impl RawPort {
             recv: RecvBatch::new(options.recv_slots.max(1)),
             send: SendBatch::new(),
             counters: PortCounters::default(),
+            untold: 0,
+            refused: Rarely::default(),
         })
     }
 
@@ -151,26 +158,34 @@ impl RawPort {
         }
         let count = match self.recv.receive(self.socket.as_fd()) {
             Ok(count) => count,
-            Err(error) => return error.kind() == io::ErrorKind::Interrupted,
+            // Any other error the socket tells of once, and what has arrived is still there.
+            Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
         };
         self.counters.recv_calls += 1;
         self.counters.received_pieces += count as u64;
         let (local, groups) = (self.local, &self.groups);
+        let (mut malformed, mut not_ours, mut from) = (0, 0, MacAddr::default());
         self.recv.for_each_frame(|bytes| {
             let Some((vnet, frame)) = bytes.split_first_chunk::<VNET>() else { return };
+            let mut refuse = || {
+                malformed += 1;
+                from = EthHeader::parse(frame).map_or(from, |eth| eth.src);
+            };
             if let Some(packet) = roce_v1_payload(frame) {
-                let gid = destination_gid(packet).map(|gid| gid.to_ip());
-                if gid.is_some_and(|gid| gid == local || groups.contains(&(gid, true))) {
-                    if let Some(capture) = capture.as_deref_mut() {
-                        capture.frame(Direction::Inbound, frame, None);
-                    }
-                    each(received_v1(packet));
+                let Some(gid) = destination_v1(packet) else { return refuse() };
+                if gid != local && !groups.contains(&(gid, true)) {
+                    not_ours += 1;
+                    return;
                 }
-                return;
+                if let Some(capture) = capture.as_deref_mut() {
+                    capture.frame(Direction::Inbound, frame, None);
+                }
+                return each(received_v1(packet));
             }
-            let Ok(parsed) = UdpFrame::parse(frame) else { return };
+            let Ok(parsed) = UdpFrame::parse(frame) else { return refuse() };
             let dst = parsed.ip.dst();
             if dst != local && !groups.contains(&(dst, false)) {
+                not_ours += 1;
                 return;
             }
             let train = vnet[1] & !GSO_ECN == GSO_UDP_L4;
@@ -181,10 +196,32 @@ impl RawPort {
             }
             each(received);
         });
+        self.counters.not_ours += not_ours;
+        if malformed > 0 {
+            self.refused(malformed, from);
+        }
         let dropped = packet_drops(self.socket.as_fd());
         self.counters.receive_overflows += dropped;
         *lost += dropped;
         self.recv.was_full()
+    }
+
+    /// Counts frames that are no packets, the last of them from `from`.
+    #[cold]
+    fn refused(&mut self, malformed: u64, from: MacAddr) {
+        self.counters.malformed += malformed;
+        self.untold += malformed;
+        if let Some(count) = self.refused.note(Instant::now(), malformed) {
+            tracing::warn!(
+                interface = self.interface.name, local = %self.local, count,
+                "refused frames that say they are RoCE (Ethertype 0x8915, or UDP port 4791) and are none, the last from {from}"
+            );
+        }
+    }
+
+    /// Of frames that were refused as no packets, those since the last call.
+    pub fn take_malformed(&mut self) -> u64 {
+        std::mem::take(&mut self.untold)
     }
 
     /// Sends `items` in order, as [`crate::udp::UdpPort::send`] does. Datagrams to a neighbour whose MAC address is not known

@@ -238,3 +238,51 @@ fn the_kernel_numbers_segments_as_the_icrc_expects() {
         });
     });
 }
+
+/// Frames of every sort that a port refuses, faster than one look takes them: as a task, which sleeps on edges, the driver
+/// must not leave any to wait for the next frame's wake-up.
+#[test]
+fn a_burst_of_refused_frames_is_taken_whole() {
+    const EACH: u64 = 400;
+    let Some(pair) = Pair::new("h", 1500) else { return };
+    let eth = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9], &[0x89, 0x15]].concat();
+    let noise: Vec<u8> = (0..200u8).map(|i| i.wrapping_mul(89) ^ 0x5a).collect();
+    // GRH (IBTA §8.3): version 6, 16 bytes of payload, IBA, from and to somebody else.
+    let grh = [&[0x60, 0, 0, 0, 0, 16, 0x1b, 64][..], &[0xfe; 16], &[0xfd; 16], &[0; 16]].concat();
+    // IPv4 and UDP to port 4791 whose lengths contradict each other.
+    let ip = [0x45, 0, 0, 48, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 99, 0, 2, 10, 99, 0, 1];
+    let udp = [&[0xc0, 0, 0x12, 0xb7, 0, 200, 0, 0][..], &[0; 20]].concat();
+    let lies = [&eth[..12], &[8, 0], &ip, &udp].concat();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(1);
+            let stranger = Socket::new(Domain::PACKET, Type::RAW, None).unwrap();
+            let peer = crate::route::interface("eth0").unwrap();
+            stranger.bind(&super::socket::link_address(peer.index)).unwrap();
+            pair.enter(0);
+            for name in ["rocev1:eth0/10.99.0.1", "rocev2-raw:eth0/10.99.0.1"] {
+                let runtime = crate::TokioRt::new().unwrap();
+                let host = crate::Host::open(name, &crate::OpenOptions::default()).unwrap();
+                host.run(&runtime).unwrap();
+                for frame in [[&eth[..], &noise].concat(), [&eth[..], &grh].concat(), lies.clone()] {
+                    for _ in 0..EACH {
+                        stranger.send(&frame).unwrap();
+                    }
+                }
+                let took = runtime.block_on(async {
+                    for _ in 0..1000 {
+                        let counters = host.socket_counters();
+                        if counters.malformed + counters.not_ours == 3 * EACH {
+                            break;
+                        }
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    host.socket_counters()
+                });
+                assert_eq!((took.malformed, took.not_ours), (2 * EACH, EACH), "{name}: {took:?}");
+                let counted = host.device().counters().by_name("drop_malformed_datagram");
+                assert_eq!(counted, Some(2 * EACH), "{name}");
+            }
+        });
+    });
+}

@@ -18,6 +18,10 @@ pub struct PortCounters {
     pub receive_overflows: u64,
     /// Datagrams longer than any RoCE packet, dropped.
     pub truncated: u64,
+    /// Frames of a raw port that are no packets: headers or lengths that contradict each other or the frame.
+    pub malformed: u64,
+    /// Frames of a raw port to other addresses than its own, which other devices on the interface may have.
+    pub not_ours: u64,
     /// Times that the send buffer was full or the kernel out of buffers; the work was kept.
     pub send_blocked: u64,
     /// Pieces too large for the path, dropped; the device is told the path's MTU, which its queue pairs cannot change to.

@@ -67,6 +67,12 @@ impl Lab {
         Self::of(world, target_host, host, backend, Limits::default())
     }
 
+    /// Between two hosts of the test's own.
+    pub fn between(world: World, target_host: HostId, host: HostId) -> Self {
+        let backend: Arc<dyn Backend> = Arc::new(RamBackend::new(512, 65536).expect("fits"));
+        Self::of(world, target_host, host, backend, Limits::default())
+    }
+
     fn of(
         world: World,
         target_host: HostId,

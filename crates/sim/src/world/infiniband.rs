@@ -9,7 +9,7 @@ use everywire_verbs::PortState;
 
 use super::{HostId, Inner, World};
 use crate::host::Host;
-use crate::ib::{IbFabric, News};
+use crate::ib::{IbFabric, IbShape, MAX_SPINES, News};
 
 impl World {
     /// Gives the world two InfiniBand subnets with a router between them: hosts that are added from now on are in one and the
@@ -18,9 +18,18 @@ impl World {
     /// # Panics
     /// When there is an InfiniBand host already.
     pub fn route_infiniband(&self) {
+        self.shape_infiniband(IbShape { routed: true, ..IbShape::default() });
+    }
+
+    /// Says what the world's InfiniBand subnet is like.
+    ///
+    /// # Panics
+    /// When there is an InfiniBand host already, or the shape cannot be.
+    pub fn shape_infiniband(&self, shape: IbShape) {
         let inner = &mut *self.inner.borrow_mut();
         assert!(inner.ib.is_none(), "the subnet has hosts already");
-        inner.ib = Some(Box::new(IbFabric::new(self.executor.now(), inner.seed, true)));
+        assert!(shape.spines <= MAX_SPINES && !(shape.routed && shape.spines > 0), "{shape:?}");
+        inner.ib = Some(Box::new(IbFabric::new(self.executor.now(), inner.seed, shape)));
     }
 
     /// Waits until the subnet manager has brought the ports of all InfiniBand hosts up; whether it has within `limit`.
@@ -47,6 +56,11 @@ impl World {
 }
 
 impl Inner {
+    /// The subnet; the default one, if there is none.
+    pub(super) fn infiniband(&mut self, now: Instant) -> &mut IbFabric {
+        self.ib.get_or_insert_with(|| Box::new(IbFabric::new(now, self.seed, IbShape::default())))
+    }
+
     /// An InfiniBand host hears something.
     pub(super) fn heard(&mut self, now: Instant, elapsed: SimTime, news: News) {
         let host = match &news {

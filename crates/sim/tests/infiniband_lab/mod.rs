@@ -44,12 +44,14 @@ pub fn datagram_side(world: &World, host: HostId) -> Side {
     side
 }
 
-/// Connects the first host to the second, which listens at `listen`, by its address `dst`; `check` sees the request.
+/// Connects the first host to the second, which listens at `listen`, by its address `dst` and path bits if any; `check` sees
+/// the request.
 pub fn connect_by(
     world: &World,
     hosts: &[HostId],
     ty: QpType,
     [listen, dst]: [SocketAddr; 2],
+    path_bits: Option<u8>,
     check: impl FnOnce(&ConnectRequest) + 'static,
 ) -> ([Side; 2], [Connection; 2]) {
     let [a, b] = [side(world, hosts[0], ty), side(world, hosts[1], ty)];
@@ -63,7 +65,8 @@ pub fn connect_by(
     let accepted = Rc::new(RefCell::new(None));
     let into = accepted.clone();
     world.rt_outside().spawn(async move { *into.borrow_mut() = Some(accepting.await) });
-    let connecting = world.device(hosts[0]).connect(ConnectOptions::new(dst, &a.qp));
+    let options = ConnectOptions { path_bits, ..ConnectOptions::new(dst, &a.qp) };
+    let connecting = world.device(hosts[0]).connect(options);
     let active = world.block_on(LIMIT, connecting).unwrap().unwrap();
     world.run_until(LIMIT, || accepted.borrow().is_some());
     let passive = accepted.borrow_mut().take().unwrap();

@@ -44,12 +44,16 @@ pub enum Ask {
         /// Partition.
         pkey: PKey,
     },
-    /// All paths between two ports: several where they have several LIDs.
+    /// Paths between two ports in a partition: several where they have several LIDs.
     Paths {
         /// From.
         sgid: Gid,
         /// To.
         dgid: Gid,
+        /// Partition.
+        pkey: PKey,
+        /// The most that are wanted, at most 127 (IBTA §15.2.5.16: seven bits).
+        most: u8,
     },
     /// Membership in a group, which is made if it is not there.
     Join {
@@ -308,27 +312,8 @@ impl SaClient {
 /// The request for what is asked.
 fn request(ask: &Ask, tid: u64) -> SaMad {
     match *ask {
-        Ask::Path { sgid, dgid, pkey } => {
-            let record = PathRecord {
-                sgid,
-                dgid,
-                pkey,
-                reversible: true,
-                numb_path: ONE_PATH,
-                ..PathRecord::default()
-            };
-            let mask = PathRecord::SGID
-                | PathRecord::DGID
-                | PathRecord::PKEY
-                | PathRecord::REVERSIBLE
-                | PathRecord::NUMB_PATH;
-            SaMad::with_record(method::GET, &record, mask, tid)
-        }
-        Ask::Paths { sgid, dgid } => {
-            let record = PathRecord { sgid, dgid, reversible: true, ..PathRecord::default() };
-            let mask = PathRecord::SGID | PathRecord::DGID | PathRecord::REVERSIBLE;
-            SaMad::with_record(sa::method::GET_TABLE, &record, mask, tid)
-        }
+        Ask::Path { sgid, dgid, pkey } => paths(method::GET, (sgid, dgid, pkey), ONE_PATH, tid),
+        Ask::Paths { sgid, dgid, pkey, most } => paths(sa::method::GET_TABLE, (sgid, dgid, pkey), most, tid),
         Ask::Join { mgid, port_gid, pkey, qkey, join } => {
             let record =
                 McMemberRecord { mgid, port_gid, pkey, qkey, join_state: join, ..McMemberRecord::default() };
@@ -345,6 +330,17 @@ fn request(ask: &Ask, tid: u64) -> SaMad {
             SaMad::with_record(sa::method::DELETE, &record, mask, tid)
         }
     }
+}
+
+/// A request for so many reversible paths at most, between two ports in a partition.
+fn paths(method: u8, (sgid, dgid, pkey): (Gid, Gid, PKey), numb_path: u8, tid: u64) -> SaMad {
+    let record = PathRecord { sgid, dgid, pkey, reversible: true, numb_path, ..PathRecord::default() };
+    let mask = PathRecord::SGID
+        | PathRecord::DGID
+        | PathRecord::PKEY
+        | PathRecord::REVERSIBLE
+        | PathRecord::NUMB_PATH;
+    SaMad::with_record(method, &record, mask, tid)
 }
 
 #[cfg(test)]

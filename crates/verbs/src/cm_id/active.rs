@@ -49,7 +49,7 @@ impl Device {
 
 impl State {
     fn cm_connect(&mut self, device: &Device, options: &ConnectOptions) -> Result<Key, CmErrorKind> {
-        let ConnectOptions { dst, src, ref qp, ref param, traffic_class, timeout } = *options;
+        let ConnectOptions { dst, src, ref qp, ref param, traffic_class, path_bits, timeout } = *options;
         let limit = self.private_limit(CONNECT_PRIVATE_DATA);
         check_private("connection request", limit, &param.private_data)?;
         self.cm_check_qp(device, qp)?;
@@ -57,7 +57,8 @@ impl State {
         if let (Some(src), Some(ip)) = (src, src_ip) {
             self.cm_check_address(ip, scope_of(src))?;
         }
-        let token = self.resolve_for_cm(dst.ip(), scope_of(dst), src_ip).map_err(CmErrorKind::Route)?;
+        let token = self.resolve_for_cm(dst.ip(), scope_of(dst), src_ip, path_bits);
+        let token = token.map_err(CmErrorKind::Route)?;
         let mut port = src.map_or(0, |src| src.port());
         let mut bound = None;
         // Over iWARP the port is TCP's own.

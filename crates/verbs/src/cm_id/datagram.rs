@@ -57,6 +57,8 @@ pub struct ResolveOptions {
     pub src: Option<SocketAddr>,
     /// For the service's program, at most 180 bytes.
     pub private_data: Vec<u8>,
+    /// As in [`AhAttr::path_bits`].
+    pub path_bits: Option<u8>,
     /// Gives up after this time; `None` leaves it to the retries.
     pub timeout: Option<Duration>,
 }
@@ -64,7 +66,7 @@ pub struct ResolveOptions {
 impl ResolveOptions {
     /// `dst` with everything else at its default.
     pub fn new(dst: SocketAddr) -> ResolveOptions {
-        ResolveOptions { dst, src: None, private_data: Vec::new(), timeout: None }
+        ResolveOptions { dst, src: None, private_data: Vec::new(), path_bits: None, timeout: None }
     }
 }
 
@@ -72,14 +74,14 @@ impl Pd {
     /// Finds a datagram service: route, SIDR, address handle. Dropped before it is done, it leaves nothing behind.
     pub async fn resolve_udp(&self, options: ResolveOptions) -> Result<DatagramService, CmError> {
         let device = self.device();
-        let ResolveOptions { dst, src, private_data, timeout } = options;
+        let ResolveOptions { dst, src, private_data, path_bits, timeout } = options;
         let fail = |step, kind| CmError::new(device.config(), step, src, Some(dst), kind);
         device.config().needs(WireFeature::Ud).map_err(|error| fail(CmStep::ResolveService, error.into()))?;
         check_private("service request", RESOLVE_PRIVATE_DATA, &private_data)
             .map_err(|kind| fail(CmStep::ResolveService, kind))?;
         let src_ip = src.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());
         let before = device.lock().now;
-        let way = device.resolve(dst.ip(), scope_of(dst), src_ip, None, timeout).await;
+        let way = device.resolve(dst.ip(), scope_of(dst), src_ip, None, path_bits, timeout).await;
         // What the route has taken is not there for the service any more.
         let taken = before.zip(device.lock().now).map(|(before, now)| now - before);
         let timeout = timeout.map(|timeout| timeout.saturating_sub(taken.unwrap_or_default()));

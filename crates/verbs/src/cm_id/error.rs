@@ -206,6 +206,23 @@ impl CmError {
         }
     }
 
+    /// Whether nobody listens there, as far as the peer or the network can tell: REJ 8, SIDR status 1, a refused TCP
+    /// connection, a port that ICMP calls unreachable, a port of a fabric that nobody has brought up. Somebody may come.
+    pub fn is_nobody_there(&self) -> bool {
+        match &self.0.kind {
+            CmErrorKind::Rejected { reason, .. } => *reason == RejReason::InvalidServiceId,
+            CmErrorKind::NoService { status, .. } => *status == SidrStatus::UnsupportedServiceId,
+            CmErrorKind::Stream(error) => *error == StreamError::Refused,
+            CmErrorKind::Route(error) => matches!(error, RouteError::PortDown | RouteError::Administrator(_)),
+            kind => *kind == CmErrorKind::Unreachable,
+        }
+    }
+
+    /// Whether the peer takes the queue pair for one that it is still connected with (REJ 10): another one may do.
+    pub fn is_stale(&self) -> bool {
+        self.reject_reason() == Some(RejReason::StaleConnection)
+    }
+
     /// The number librdmacm would report, positive.
     pub fn errno(&self) -> i32 {
         match &self.0.kind {

@@ -24,6 +24,7 @@ use super::param::ConnParam;
 use super::record::{End, Key, Record, socket_addr};
 use super::starting::{Dial, Starting};
 use crate::command::Command;
+use crate::counters::DeviceCounter;
 use crate::route::Way;
 use crate::state::State;
 use crate::stream::{StreamError, StreamListenerId};
@@ -327,11 +328,14 @@ impl State {
     /// The start-up failed; `answered`: there is a last word for the peer.
     fn mpa_failed(&mut self, now: Instant, conn: ConnId, failure: Failure, answered: bool) {
         let Some(stream) = self.streams.get_mut(conn) else { return };
-        let key = stream.key;
+        let (key, mut stranger) = (stream.key, None);
         let dial = match &stream.phase {
             Phase::Starting(starting) => match &**starting {
                 Starting::Asking { dial, .. } => Some(*dial),
-                Starting::Answering { .. } => None,
+                Starting::Answering { local, peer, .. } => {
+                    stranger = Some((*local, *peer));
+                    None
+                }
             },
             _ => None,
         };
@@ -341,7 +345,14 @@ impl State {
         } else {
             self.stream_reset(conn);
         }
-        let Some(key) = key else { return };
+        let Some(key) = key else {
+            // No request has come: nobody else will hear of it.
+            if let Some((local, peer)) = stranger {
+                self.core.counters.add_device(DeviceCounter::MpaStrangers, 1);
+                self.command(Command::StreamStranger { local, peer, why: failure.to_string() });
+            }
+            return;
+        };
         // A peer that knows RFC 5044 only is asked again in its own words.
         if let Some(dial) = dial
             && dial.enhanced

@@ -84,6 +84,9 @@ pub struct ConnectOptions {
     pub param: ConnParam,
     /// IPv4 TOS or IPv6 traffic class of the connection's packets, both ways.
     pub traffic_class: u8,
+    /// Low bits of our LID on InfiniBand, below 2^LMC: which of several paths. `None`: the device's
+    /// ([`DeviceConfig::path_bits`](crate::DeviceConfig::path_bits)).
+    pub path_bits: Option<u8>,
     /// Gives up after this time; `None` leaves it to the retries (98 s for a silent peer, as Linux).
     pub timeout: Option<Duration>,
 }
@@ -97,6 +100,7 @@ impl ConnectOptions {
             qp: qp.clone(),
             param: ConnParam::default(),
             traffic_class: 0,
+            path_bits: None,
             timeout: None,
         }
     }
@@ -110,6 +114,12 @@ impl ConnectOptions {
     /// From this address.
     pub fn src(mut self, src: SocketAddr) -> ConnectOptions {
         self.src = Some(src);
+        self
+    }
+
+    /// By the path from our LID with these low bits.
+    pub fn path_bits(mut self, path_bits: u8) -> ConnectOptions {
+        self.path_bits = Some(path_bits);
         self
     }
 

@@ -31,6 +31,8 @@ pub struct File {
     pub roots: Option<Vec<String>>,
     /// LID mask control.
     pub lmc: Option<u8>,
+    /// Service level of paths in the default partition.
+    pub sl: Option<u8>,
     /// How `fabric show` draws it.
     pub layout: Option<LayoutFile>,
     /// What links are like that do not say.
@@ -179,6 +181,9 @@ pub struct PartitionFile {
     pub full: Vec<String>,
     #[serde(default)]
     pub limited: Vec<String>,
+    /// Service level of paths in it.
+    #[serde(default)]
+    pub sl: u8,
 }
 
 /// How it is drawn.

@@ -46,12 +46,14 @@ pub struct Partition {
     pub others: Option<bool>,
     /// IPoIB's broadcast group for IPv4 is there from the start, and stays.
     pub ipoib: bool,
+    /// Service level of paths in it, 0 to 15, as `sl=` in OpenSM's partition file.
+    pub sl: u8,
 }
 
 impl Partition {
     /// The default partition, everyone a full member.
     pub fn default_for_all() -> Partition {
-        Partition { pkey: PKey::DEFAULT.base(), members: Vec::new(), others: Some(true), ipoib: true }
+        Partition { pkey: PKey::DEFAULT.base(), members: Vec::new(), others: Some(true), ipoib: true, sl: 0 }
     }
 
     /// The P_Key of a port in it.

@@ -11,7 +11,7 @@ use super::super::built::Built;
 use super::client::Client;
 use super::message::{CONTROL_LEN, Connect, Control, DATA_LEN, PACKET_LEN, Request, answer, welcome};
 use super::peer::{self, Datagram, Peer};
-use super::server::{Ibsim, IbsimEvent, LOOK_EVERY, MAX_CLIENTS, address};
+use super::server::{Ibsim, IbsimEvent, LOOK_EVERY, MAX_CLIENTS, NO_MESSAGE, OTHER_USER, address};
 
 impl Ibsim {
     /// Answers control messages; whether there were any.
@@ -21,17 +21,17 @@ impl Ibsim {
         let mut bytes = [0; CONTROL_LEN + 1];
         while let Ok(Datagram { length, peer, from }) = peer::receive(self.control.as_fd(), &mut bytes) {
             progress = true;
-            let Some(from) = from else { continue };
             let message = &bytes[..length];
-            let reply = match peer.filter(|peer| peer.is_let_in()) {
+            let let_in = peer.filter(|peer| peer.is_let_in());
+            if let_in.is_none() {
+                self.stranger(now, "ctl", from.as_ref(), peer, OTHER_USER);
+            } else if Control::parse(message).is_none() {
+                self.stranger(now, "ctl", from.as_ref(), peer, NO_MESSAGE);
+            }
+            let Some(from) = from else { continue };
+            let reply = match let_in {
                 Some(peer) => self.reply(peer, message, built, now),
-                None => {
-                    if self.strangers == 0 {
-                        tracing::warn!("ibsim: another user is not let in: {peer:?}; said once");
-                    }
-                    self.strangers += 1;
-                    answer(message, None)
-                }
+                None => answer(message, None),
             };
             let _ = sendto(&self.control, &reply, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &from);
         }

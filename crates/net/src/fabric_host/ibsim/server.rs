@@ -24,6 +24,7 @@ use super::super::ready::Ready;
 use super::client::{Client, client_of, is_answer, is_request};
 use super::message::{PACKET_LEN, Packet};
 use super::peer::{self, Datagram, Peer};
+use crate::rarely::Rarely;
 
 /// Clients at a time.
 pub(crate) const MAX_CLIENTS: usize = 10;
@@ -31,6 +32,9 @@ pub(crate) const MAX_CLIENTS: usize = 10;
 const MAX_QUEUE: usize = 8192;
 /// MADs taken from one client in one turn.
 const BURST: usize = 256;
+/// Why nobody listens to a message.
+pub(super) const OTHER_USER: &str = "another user's clients are not let in";
+pub(super) const NO_MESSAGE: &str = "it is no message of ibsim's protocol";
 /// How often to look whether clients' processes are there.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -60,8 +64,8 @@ pub(crate) struct Ibsim {
     pub(super) slots: Vec<Slot>,
     pub(super) events: Vec<IbsimEvent>,
     pub(super) look_at: Option<Instant>,
-    /// Messages of users who are not let in.
-    pub(super) strangers: u64,
+    /// Messages that nobody listens to: of users who are not let in, or none of the protocol's.
+    pub(super) strangers: Rarely,
 }
 
 impl std::fmt::Debug for Ibsim {
@@ -102,7 +106,14 @@ impl Ibsim {
             Ok(Slot { fd, client: None, queue: VecDeque::new(), blocked: false })
         });
         let slots = slots.collect::<io::Result<_>>()?;
-        Ok(Ibsim { name: name.to_owned(), control, slots, events: Vec::new(), look_at: None, strangers: 0 })
+        Ok(Ibsim {
+            name: name.to_owned(),
+            control,
+            slots,
+            events: Vec::new(),
+            look_at: None,
+            strangers: Rarely::default(),
+        })
     }
 
     /// Descriptors to watch, and whether for writing too.
@@ -185,22 +196,55 @@ impl Ibsim {
         let mut progress = false;
         let mut bytes = [0; PACKET_LEN + 1];
         for _ in 0..BURST {
-            let Ok(Datagram { length, peer, .. }) = peer::receive(self.slots[index].fd.as_fd(), &mut bytes)
+            let Ok(Datagram { length, peer, from }) = peer::receive(self.slots[index].fd.as_fd(), &mut bytes)
             else {
                 break;
             };
             progress = true;
             if !peer.is_some_and(Peer::is_let_in) {
-                self.strangers += 1;
+                self.stranger(now, &format!("out{index}"), from.as_ref(), peer, OTHER_USER);
                 continue;
             }
-            let packet = Packet::parse(&bytes[..length]);
-            if let (Some(packet), Some(client)) = (packet, &mut self.slots[index].client) {
-                trace("from", index, &packet);
-                pass_on(client, packet, built, backlog, now);
+            match (Packet::parse(&bytes[..length]), &mut self.slots[index].client) {
+                (Some(packet), Some(client)) => {
+                    trace("from", index, &packet);
+                    pass_on(client, packet, built, backlog, now);
+                }
+                // What a client that has left had still sent.
+                (Some(_), None) => {}
+                (None, _) => self.stranger(now, &format!("out{index}"), from.as_ref(), peer, NO_MESSAGE),
             }
         }
         progress
+    }
+
+    /// Counts a message to the socket `NAME:to` that nobody listens to.
+    #[cold]
+    pub(super) fn stranger(
+        &mut self,
+        now: Instant,
+        to: &str,
+        from: Option<&SocketAddrUnix>,
+        peer: Option<Peer>,
+        why: &str,
+    ) {
+        let Some(count) = self.strangers.note(now, 1) else { return };
+        let name = from.and_then(SocketAddrUnix::abstract_name);
+        let name = name.map_or_else(
+            || "a socket without an abstract name".to_owned(),
+            |name| format!("{}", name.trim_ascii_end().escape_ascii()),
+        );
+        let who = peer.map_or_else(
+            || "nobody the kernel names".to_owned(),
+            |peer| format!("process {} of user {}", peer.pid, peer.uid),
+        );
+        let total = self.strangers.total;
+        tracing::warn!(
+            count,
+            total,
+            "ibsim: a message from {name} ({who}) to {}:{to} is dropped: {why}",
+            self.name
+        );
     }
 
     fn queue(&mut self, index: usize, packet: &Packet) {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use everywire_wire::Gid;
 
 use super::{
-    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_ROUTER_PORTS,
+    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_ROUTER_PORTS, MAX_SL,
     MAX_SM_PRIORITY, MAX_SUBNETS, MAX_SWITCH_PORTS, NodeRef, Plan, SubnetPlan,
 };
 
@@ -38,6 +38,10 @@ impl Plan {
         if self.sm_priority > MAX_SM_PRIORITY {
             let priority = self.sm_priority;
             return Err(format!("sm_priority: {priority} is more than {MAX_SM_PRIORITY} (IBTA §14.2.5.13)"));
+        }
+        let levels = self.partitions.iter().map(|partition| partition.sl).chain([self.sl]);
+        if let Some(sl) = levels.into_iter().find(|sl| *sl > MAX_SL) {
+            return Err(format!("sl: {sl} is more than {MAX_SL} (IBTA §7.6.5)"));
         }
         self.check_partitions()
     }

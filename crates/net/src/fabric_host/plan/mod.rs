@@ -33,6 +33,9 @@ pub const MAX_SM_PRIORITY: u8 = 15;
 /// Largest LID mask control (IBTA §7.11.1: three bits).
 pub const MAX_LMC: u8 = 7;
 
+/// Highest service level (IBTA §7.6.5: four bits).
+pub const MAX_SL: u8 = 15;
+
 /// A host or a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NodeRef {
@@ -160,6 +163,8 @@ pub struct PartitionPlan {
     pub full: Vec<PortRef>,
     /// Limited members.
     pub limited: Vec<PortRef>,
+    /// Service level of paths in it, at most [`MAX_SL`].
+    pub sl: u8,
 }
 
 /// How a picture of the fabric is laid out.
@@ -202,6 +207,8 @@ pub struct Plan {
     pub roots: Vec<usize>,
     /// LID mask control of host ports.
     pub lmc: u8,
+    /// Service level of paths in the default partition, at most [`MAX_SL`].
+    pub sl: u8,
     /// Partitions besides the default one.
     pub partitions: Vec<PartitionPlan>,
     /// How it is drawn.

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use everywire_verbs::rt::{Notify, Permit, Rt, Semaphore};
 use everywire_verbs::{
-    Completion, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, SendOp, SendWr, Sge,
-    WcOpcode, WcStatus,
+    CmError, Completion, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, SendOp,
+    SendWr, Sge, WcOpcode, WcStatus,
 };
 
 use super::error::{NvmeError, NvmeErrorKind, Who};
-use super::parts::{MAX_ENTRIES, SLOT_BITS, make, response, slots_of};
+use super::parts::{MAX_ENTRIES, Made, SLOT_BITS, make, response, slots_of};
 use crate::pdu::cm::CmRequest;
 use crate::pdu::{Cqe, Field, Keyed, Sgl, Sqe};
 
@@ -29,6 +29,9 @@ const BATCH: usize = 64;
 const TAG_SEND: u64 = 1 << 32;
 /// How long making one connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Queue pairs that are tried with a controller that still has a connection of another process with the same number.
+const QUEUE_PAIRS: usize = 5;
 
 /// The data of a command.
 pub(super) enum Data<'a> {
@@ -97,25 +100,19 @@ impl HostQueue {
     /// Connects a queue at the transport; the Connect command must follow.
     pub(super) async fn open(open: Open<'_>) -> Result<Rc<Self>, NvmeError> {
         debug_assert!((2..=MAX_ENTRIES).contains(&open.entries));
-        let made = make(&open).map_err(|error| open.who.error("making a queue pair", error))?;
-        let private = CmRequest {
-            qid: open.qid,
-            hrqsize: open.entries,
-            hsqsize: open.entries - 1,
-            ..Default::default()
+        let mut refused = Vec::new();
+        let (made, cm) = loop {
+            match connect(&open).await {
+                Ok(connected) => break connected,
+                Err(Failed::Here(error)) => return Err(error),
+                // The controller clears that connection away; another number can be had now (IBTA §12.9.8.3).
+                Err(Failed::There(error, qp)) if error.is_stale() && refused.len() + 1 < QUEUE_PAIRS => {
+                    tracing::debug!("{error}: another queue pair is tried");
+                    refused.push(qp);
+                }
+                Err(Failed::There(error, _)) => return Err(open.who.connect_error(error)),
+            }
         };
-        let param = ConnParam {
-            responder_resources: open.rd_atomic,
-            // Nothing here READs.
-            initiator_depth: 0,
-            ..ConnParam::with_private_data(private.emit())
-        };
-        let options = ConnectOptions::new(open.who.remote, &made.qp).param(param).timeout(CONNECT_TIMEOUT);
-        let options = match open.who.local {
-            Some(local) => options.src(std::net::SocketAddr::new(local.ip(), 0)),
-            None => options,
-        };
-        let cm = open.device.connect(options).await.map_err(|error| open.who.connect_error(error))?;
         let who = Who { local: Some(cm.local()), ..open.who.clone() };
         let queue = Rc::new(Self {
             qid: open.qid,
@@ -318,6 +315,36 @@ impl HostQueue {
     pub(super) fn is_live(&self) -> bool {
         !self.is_over()
     }
+}
+
+/// One attempt, with a queue pair of its own; a refused one is kept until another is made, so that their numbers differ.
+async fn connect(open: &Open<'_>) -> Result<(Made, Connection), Failed> {
+    let made = make(open).map_err(|error| Failed::Here(open.who.error("making a queue pair", error)))?;
+    let private =
+        CmRequest { qid: open.qid, hrqsize: open.entries, hsqsize: open.entries - 1, ..Default::default() };
+    let param = ConnParam {
+        responder_resources: open.rd_atomic,
+        // Nothing here READs.
+        initiator_depth: 0,
+        ..ConnParam::with_private_data(private.emit())
+    };
+    let options = ConnectOptions::new(open.who.remote, &made.qp).param(param).timeout(CONNECT_TIMEOUT);
+    let options = match open.who.local {
+        Some(local) => options.src(std::net::SocketAddr::new(local.ip(), 0)),
+        None => options,
+    };
+    match open.device.connect(options).await {
+        Ok(cm) => Ok((made, cm)),
+        Err(error) => Err(Failed::There(error, made.qp)),
+    }
+}
+
+/// Why an attempt failed.
+enum Failed {
+    /// This device has no queue pair for it.
+    Here(NvmeError),
+    /// It was refused, with this queue pair.
+    There(CmError, Qp),
 }
 
 /// One permit, without waiting if there is one.

@@ -118,7 +118,7 @@ fn joining_makes_a_group_and_sending_only_does_not() {
 #[test]
 fn a_table_comes_in_segments() {
     let (mut client, now) = (SaClient::new(0), Instant::now());
-    client.ask(None, 1, Ask::Paths { sgid: Gid([1; 16]), dgid: Gid([2; 16]) });
+    client.ask(None, 1, Ask::Paths { sgid: Gid([1; 16]), dgid: Gid([2; 16]), pkey: PKey::DEFAULT, most: 4 });
     let request = sent(&mut client, now).unwrap();
     assert_eq!(request.header.method, 0x12);
     // Four records of 64 bytes: 256 bytes in two segments.

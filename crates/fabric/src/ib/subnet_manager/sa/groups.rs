@@ -126,6 +126,7 @@ impl Groups {
                 mgid,
                 pkey,
                 qkey: IPOIB_QKEY,
+                sl: partition.sl & 15,
                 mtu: DEFAULT_MTU,
                 rate: DEFAULT_RATE,
                 life_time: config.subnet_timeout,

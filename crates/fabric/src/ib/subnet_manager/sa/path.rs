@@ -1,7 +1,8 @@
 //! Path records: from every port that a query names to every other, along the tables that are in place.
 //!
 //! Read IBTA §15.2.5.16 first. MTU and rate are the smallest on the way. Where a query wants less than there is, it gets
-//! that; where it wants more, there is no path. All paths use service level 0 and are reversible.
+//! that; where it wants more, there is no path. The service level is that of
+//! the partition, and all paths are reversible.
 
 use everywire_wire::sa::{PathRecord, SaMad, selector, status};
 use everywire_wire::smp::codes::{node_type, rate};
@@ -167,6 +168,7 @@ impl Sm {
             slid,
             reversible: true,
             pkey,
+            sl: self.sl_of(pkey),
             mtu_selector: selector::EXACTLY,
             mtu: way.mtu,
             rate_selector: selector::EXACTLY,
@@ -255,6 +257,12 @@ impl Sm {
         let mut keys = partitions.filter_map(|p| Some((p.key_of(a)?, p.key_of(b)?)));
         let fits = |key: PKey| want.is_none_or(|want| want.base() == key.base());
         keys.find(|(x, y)| fits(*x) && (x.matches(*y) || a == b)).map(|(x, _)| x)
+    }
+
+    /// Service level of paths in a partition.
+    fn sl_of(&self, pkey: PKey) -> u8 {
+        let mut partitions = self.config.partitions.iter();
+        partitions.find(|p| PKey(p.pkey).base() == pkey.base()).map_or(0, |p| p.sl & 15)
     }
 
     /// Longest time that a packet is on its way, as a code.

@@ -161,7 +161,7 @@ fn partitions_keep_apart() {
     let guid = |n: usize| Guid(shape.nodes[shape.hosts().nth(n).unwrap()].guid.0 + 1);
     let members = vec![(guid(1), true), (guid(2), false), (guid(3), false)];
     let mut bench = Bench::up(shape, |config| {
-        let special = Partition { pkey: 0x123, members, others: None, ipoib: false };
+        let special = Partition { pkey: 0x123, members, others: None, ipoib: false, sl: 0 };
         let mut everyone = Partition::default_for_all();
         everyone.others = Some(false);
         everyone.members = vec![(config.guid, true)];

@@ -1,0 +1,99 @@
+//! Connecting again: a server that is being started listens in a moment, and a peer that still has a connection of a killed
+//! process refuses that process's queue pair number (REJ 10), which the next queue pair does not have.
+//!
+//! Only clients that a person or a script has just started do this; whoever loses an established connection is not here.
+
+use std::time::{Duration, Instant};
+
+use crate::error::CliError;
+
+/// How long somebody may take to listen.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Queue pairs that are tried.
+const QUEUE_PAIRS: u32 = 5;
+
+/// What could help a connection that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cure {
+    /// Nothing that is known here.
+    None,
+    /// Nobody listens there, yet.
+    Time,
+    /// The peer takes the queue pair for one of a connection that it still has.
+    OtherQueuePair,
+}
+
+/// Makes attempts, each with a queue pair of its own, until one succeeds or no other could. `pause` waits.
+pub async fn connect<T>(
+    mut attempt: impl AsyncFnMut() -> Result<T, CliError>,
+    pause: impl AsyncFn(Duration),
+) -> Result<T, CliError> {
+    let start = Instant::now();
+    let mut stale = 0;
+    loop {
+        let error = match attempt().await {
+            Ok(made) => return Ok(made),
+            Err(error) => error,
+        };
+        match error.cure() {
+            Cure::None => return Err(error),
+            Cure::Time if start.elapsed() < PATIENCE => pause(PAUSE).await,
+            Cure::Time => return Err(error.and(format_args!("it was tried for {PATIENCE:?}"))),
+            Cure::OtherQueuePair => {
+                stale += 1;
+                if stale == QUEUE_PAIRS {
+                    return Err(error.and(format_args!("{QUEUE_PAIRS} queue pairs were tried")));
+                }
+            }
+        }
+    }
+}
+
+/// Waits on this thread, for programs with nothing else to do on it yet.
+pub async fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(mut outcome: impl FnMut(u32) -> Result<u32, CliError>) -> (Result<u32, CliError>, u32) {
+        let mut attempts = 0;
+        let attempt = async || {
+            attempts += 1;
+            outcome(attempts)
+        };
+        (everywire_net::block_on(connect(attempt, sleep)), attempts)
+    }
+
+    #[test]
+    fn whoever_comes_to_listen_is_found() {
+        let late = |n| if n < 4 { Err(CliError::peer("refused").with_cure(Cure::Time)) } else { Ok(n) };
+        assert!(matches!(run(late), (Ok(4), 4)));
+    }
+
+    #[test]
+    fn patience_ends_and_says_so() {
+        let start = Instant::now();
+        let (outcome, attempts) = run(|_| Err(CliError::peer("refused").with_cure(Cure::Time)));
+        assert_eq!(outcome.unwrap_err().to_string(), "refused; it was tried for 1s");
+        assert!(attempts > 2 && start.elapsed() >= PATIENCE);
+    }
+
+    #[test]
+    fn a_stale_number_is_changed_a_few_times() {
+        let stale = || CliError::peer("stale").with_cure(Cure::OtherQueuePair);
+        assert!(matches!(run(|n| if n < 5 { Err(stale()) } else { Ok(n) }), (Ok(5), 5)));
+        let (outcome, attempts) = run(|_| Err(stale()));
+        assert_eq!(attempts, QUEUE_PAIRS);
+        assert!(outcome.unwrap_err().to_string().contains("5 queue pairs"));
+    }
+
+    #[test]
+    fn what_time_does_not_cure_is_not_tried_again() {
+        assert!(matches!(run(|_| Err(CliError::usage("no"))), (Err(_), 1)));
+    }
+}

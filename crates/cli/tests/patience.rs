@@ -1,0 +1,62 @@
+//! Clients that are started with their server: `serve … &` and a client in the next line of a script. They wait for somebody to
+//! listen, about a second, and say so if nobody comes.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Server, ip, run};
+
+/// What a client of each kind says, and its server.
+fn pairs(wire: &str, own: &str, server: &str) -> Vec<(Vec<String>, Vec<String>)> {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let (from, at) = (format!("--device {wire}:{own}"), format!("--device {wire}:{server}"));
+    vec![
+        (
+            words(&format!("nvme discover {from} {server}")),
+            words(&format!("serve {at} --nvme nqn.2026-11.example:disk=ram:1MiB")),
+        ),
+        (
+            words(&format!("nvme read {from} {server} nqn.2026-11.example:disk --length 4096")),
+            words(&format!("serve {at} --nvme nqn.2026-11.example:disk=ram:1MiB")),
+        ),
+        (words(&format!("ping {from} {server} -C 1")), words(&format!("ping --listen --persistent {at}"))),
+        (words(&format!("perf write {from} {server} -D 0.1")), words(&format!("perf --listen {at}"))),
+        (
+            words(&format!("perf send --transport ud {from} {server} -D 0.1")),
+            words(&format!("perf --listen {at}")),
+        ),
+    ]
+}
+
+fn texts(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn a_server_that_comes_a_moment_later_is_found() {
+    for wire in ["rocev2", "iwarp"] {
+        for (client, server) in pairs(wire, &ip(2), &ip(1)) {
+            if wire == "iwarp" && client.contains(&"ud".to_owned()) {
+                continue; // iWARP has no datagrams
+            }
+            let early = client.clone();
+            let client = std::thread::spawn(move || run(&texts(&early)));
+            std::thread::sleep(Duration::from_millis(250));
+            let _server = Server::start(&texts(&server));
+            client.join().expect("the client").expect(0);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_never_comes_is_told_of_after_a_second() {
+    for wire in ["rocev2", "iwarp"] {
+        for (client, _) in pairs(wire, &ip(4), &ip(3)).into_iter().take(4) {
+            let start = Instant::now();
+            let outcome = run(&texts(&client)).expect(3);
+            assert!(outcome.stderr.contains("it was tried for 1s"), "{client:?}: {}", outcome.stderr);
+            assert!(start.elapsed() >= Duration::from_secs(1), "{client:?}");
+        }
+    }
+}
