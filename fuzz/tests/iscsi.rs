@@ -126,7 +126,7 @@ target!(iscsi_stream, stream(), |bytes| {
     assert_eq!(whole, cut);
 });
 
-target!(iser_header, vec![vec![0x1c; 28], vec![0x20; 28], vec![0x31; 28]], |bytes| {
+target!(iser_header, [vec![0x1c; 28], vec![0x20; 28], vec![0x31; 28]], |bytes| {
     if let Ok(header) = IserHeader::parse(bytes) {
         assert_eq!(IserHeader::parse(&header.emit()), Ok(header));
     }
@@ -134,7 +134,7 @@ target!(iser_header, vec![vec![0x1c; 28], vec![0x20; 28], vec![0x31; 28]], |byte
     assert_eq!(PrivateData::parse(&data.emit()), data);
 });
 
-target!(iscsi_text, vec![login_text()], |bytes| {
+target!(iscsi_text, [login_text()], |bytes| {
     if let Ok(pairs) = text::parse(bytes) {
         let again = text::emit(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())));
         assert_eq!(text::parse(&again), Ok(pairs.clone()));
@@ -159,7 +159,7 @@ target!(iscsi_text, vec![login_text()], |bytes| {
     }
 });
 
-target!(iscsi_name, vec![HOST.into(), b"naa.52004567BA64678D".to_vec(), b"192.0.2.0/24".to_vec()], |bytes| {
+target!(iscsi_name, [HOST.into(), b"naa.52004567BA64678D".to_vec(), b"192.0.2.0/24".to_vec()], |bytes| {
     if let Ok(text) = std::str::from_utf8(bytes) {
         if let Ok(name) = text.parse::<IscsiName>() {
             assert_eq!(name.as_str().parse(), Ok(name.clone()));

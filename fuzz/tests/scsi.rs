@@ -132,10 +132,8 @@ target!(scsi_sequence, sequences(), |bytes| {
 
 target!(
     sense_data,
-    vec![
-        vec![0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xc0, 0, 2],
-        vec![0x72, 5, 0x24, 0, 0, 0, 0, 0]
-    ],
+    [&[0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xc0, 0, 2][..], &[0x72, 5, 0x24, 0, 0, 0, 0, 0]]
+        .map(<[u8]>::to_vec),
     |bytes| {
         if let Some(sense) = Sense::parse(bytes) {
             assert!(!sense.to_string().is_empty());
