@@ -2,7 +2,7 @@
 //!
 //! Takes captures of any program, not only ours: pcap and pcapng with Ethernet frames or InfiniBand packets. What is neither RoCE,
 //! iWARP nor InfiniBand is counted, not shown (all with `--all`). Exits with 1 when the file can't be read; a packet with a bad ICRC
-//! or VCRC, or an FPDU with a bad CRC, is shown as such and counted.
+//! or VCRC, or an FPDU with a wrong CRC, is shown as such and counted.
 
 mod cm;
 #[cfg(test)]
@@ -46,8 +46,9 @@ struct Totals {
     infiniband: u64,
     /// MPA start frames and FPDUs.
     iwarp: u64,
-    /// ICRCs, and CRCs of iWARP.
     bad_icrc: u64,
+    /// CRCs of iWARP's FPDUs.
+    bad_crc: u64,
     bad_vcrc: u64,
     malformed: u64,
     cut: u64,
@@ -90,7 +91,8 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     out.flush().map_err(error::stdout)?;
     if !args.json {
         eprintln!(
-            "{} frames, {} RoCE, {} iWARP, {} with a bad ICRC, {} malformed, {} cut short, {} InfiniBand, {} with a bad VCRC",
+            "{} frames, {} RoCE, {} iWARP, {} with a bad ICRC, {} malformed, {} cut short, {} InfiniBand, {} with a bad VCRC, \
+             {} {} with a wrong CRC",
             totals.frames,
             totals.roce,
             totals.iwarp,
@@ -98,7 +100,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
             totals.malformed,
             totals.cut,
             totals.infiniband,
-            totals.bad_vcrc
+            totals.bad_vcrc,
+            totals.bad_crc,
+            if totals.bad_crc == 1 { "FPDU" } else { "FPDUs" },
         );
     }
     Ok(())
@@ -140,7 +144,7 @@ fn describe(
         packet::Outcome::Other if link == Link::Ethernet => {
             let found = known.streams.describe(bytes, object);
             totals.iwarp += found.units;
-            totals.bad_icrc += found.bad_crc;
+            totals.bad_crc += found.bad_crc;
             totals.malformed += found.malformed;
             return found.units > 0;
         }

@@ -56,10 +56,8 @@ impl DeviceArgs {
     pub fn open_for_peer(&self, peer: SocketAddr) -> Result<Host, CliError> {
         let wire = self.wire();
         if let Some(name) = self.device.as_ref().filter(|name| *name != wire) {
-            if let Ok(spec) = DeviceSpec::parse(name)
-                && !matches!(spec.wire, WireKind::Fabric(_))
-                && spec.ip.is_ipv4() != peer.is_ipv4()
-            {
+            let spec = DeviceSpec::parse(name).map_err(blame)?;
+            if !matches!(spec.wire, WireKind::Fabric(_)) && spec.ip.is_ipv4() != peer.is_ipv4() {
                 let family = |v4: bool| if v4 { "IPv4" } else { "IPv6" };
                 let (own, other) = (family(spec.ip.is_ipv4()), family(peer.is_ipv4()));
                 return Err(CliError::usage(format_args!(
@@ -67,12 +65,11 @@ impl DeviceArgs {
                     peer.ip()
                 )));
             }
-            return open(name, &self.options());
+            let beside = spec.wire == WireKind::Udp;
+            let options = if beside { self.options_between(&spec, peer) } else { self.options() };
+            return open(name, &options);
         }
-        let scope = match peer {
-            SocketAddr::V6(v6) => v6.scope_id(),
-            SocketAddr::V4(_) => 0,
-        };
+        let scope = scope_of(peer);
         let path = route::resolve(peer.ip(), None, scope)
             .map_err(|e| CliError::peer(format_args!("no route to {}: {e}", peer.ip())))?;
         match path.src {
@@ -93,6 +90,16 @@ impl DeviceArgs {
     fn options_beside(&self, peer: IpAddr, scope_id: u32) -> OpenOptions {
         let interface = route::interface_of(peer, scope_id).ok().flatten();
         OpenOptions { mtu: interface.and_then(|i| Mtu::largest_in(i.mtu)), ..self.options() }
+    }
+
+    /// The same where the device is named: its own interface bounds it too.
+    fn options_between(&self, own: &DeviceSpec, peer: SocketAddr) -> OpenOptions {
+        let options = self.options_beside(peer.ip(), scope_of(peer));
+        let interface = route::interface_of(own.ip, own.scope_id).ok().flatten();
+        let most = interface.and_then(|i| Mtu::largest_in(i.mtu));
+        let mtu =
+            options.mtu.map(|mtu| most.into_iter().chain([mtu]).min_by_key(|mtu| mtu.bytes()).unwrap_or(mtu));
+        OpenOptions { mtu, ..options }
     }
 
     /// A free IPv6 address of this host that is not the peer's.
@@ -142,6 +149,13 @@ pub fn listen_at(host: &Host, port: u16) -> Result<SocketAddr, CliError> {
     let (ip, scope_id) =
         host.addresses().first().ok_or_else(|| CliError::failed("the device has no address"))?;
     Ok(route::with_scope(*ip, port, *scope_id))
+}
+
+fn scope_of(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    }
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

@@ -1,7 +1,9 @@
 //! `everywire devices`: what can be opened here, and with `--device` what one device can do.
 
-use everywire_net::{Host, OpenOptions, possible_devices};
-use everywire_verbs::DeviceLimits;
+use everywire_net::fabric_host::snapshot::Snapshot;
+use everywire_net::fabric_host::{control, place};
+use everywire_net::{Host, OpenOptions, PossibleDevice, possible_devices, raw};
+use everywire_verbs::{DeviceLimits, Mtu, Wire};
 use serde_json::{Map, Value, json};
 
 use crate::device;
@@ -10,7 +12,7 @@ use crate::error::{CliError, print};
 /// Flags of `everywire devices`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  everywire devices\n  everywire devices --device rocev2:127.0.0.1 --json"
+    after_help = "Examples:\n  everywire devices    # RoCE v2, raw Ethernet where CAP_NET_RAW is there, iWARP, ports of running fabrics\n  everywire devices --device rocev2:127.0.0.1 --json"
 )]
 pub struct Args {
     /// Show what this device can do, instead of listing all.
@@ -33,24 +35,70 @@ fn list(as_json: bool) -> Result<(), CliError> {
     let found =
         possible_devices().map_err(|e| CliError::failed(format_args!("cannot list addresses: {e}")))?;
     for device in &found {
-        let mtu = device.active_mtu.map(|mtu| mtu.bytes());
-        let interface = &device.interface;
-        if as_json {
-            print(json!({
-                "device": device.name, "address": device.ip.to_string(), "interface": interface.name,
-                "interface_mtu": interface.mtu, "active_mtu": mtu,
-            }))?;
-        } else {
-            let mtu = mtu.map_or_else(|| "too small for RoCE".to_owned(), |mtu| format!("active MTU {mtu}"));
-            let line = format_args!(
-                "{:<40} {:<12} interface MTU {:<6} {mtu}",
-                device.name, interface.name, interface.mtu
-            );
-            print(line)?;
+        line(&device.name, device, as_json, device.active_mtu)?;
+    }
+    // Raw Ethernet where there is Ethernet, and a frame has room for a packet.
+    let raw = found.iter().filter(|device| device.interface.mac.is_some() && device.active_mtu.is_some());
+    for device in raw.filter(|_| raw::permitted()) {
+        for wire in ["rocev2-raw", "rocev1"] {
+            let name = format!("{wire}:{}/{}", device.interface.name, device.ip);
+            line(&name, device, as_json, device.active_mtu)?;
+        }
+    }
+    for device in &found {
+        line(&device.name.replacen("rocev2", "iwarp", 1), device, as_json, None)?;
+    }
+    for fabric in place::running() {
+        // One that ends meanwhile has no ports.
+        if let Ok(snapshot) = control::show(&fabric) {
+            ports(&snapshot, as_json)?;
         }
     }
     if found.is_empty() && !as_json {
         eprintln!("no interface has an address");
+    }
+    Ok(())
+}
+
+/// A device on an interface; iWARP has no path MTU of its own.
+fn line(name: &str, device: &PossibleDevice, as_json: bool, mtu: Option<Mtu>) -> Result<(), CliError> {
+    let (interface, mtu) = (&device.interface, mtu.map(|mtu| mtu.bytes()));
+    if as_json {
+        return print(json!({
+            "device": name, "address": device.ip.to_string(), "interface": interface.name,
+            "interface_mtu": interface.mtu, "active_mtu": mtu,
+        }));
+    }
+    let mtu = match mtu {
+        Some(mtu) => format!("active MTU {mtu}"),
+        None if name.starts_with("iwarp") => "TCP".to_owned(),
+        None => "too small for RoCE".to_owned(),
+    };
+    print(format_args!("{name:<40} {:<12} interface MTU {:<6} {mtu}", interface.name, interface.mtu))
+}
+
+/// The ports of a fabric's hosts.
+fn ports(fabric: &Snapshot, as_json: bool) -> Result<(), CliError> {
+    for node in fabric.hosts() {
+        for port in &node.end_ports {
+            let name = format!("ib:{}/{}/{}", fabric.name, node.name, port.port);
+            let address = port.ip.map(|ip| ip.to_string());
+            if as_json {
+                print(json!({
+                    "device": name, "address": address, "fabric": fabric.name, "port_state": port.state.name(),
+                    "lid": port.lid, "process": port.process,
+                }))?;
+                continue;
+            }
+            let taken =
+                port.process.map_or_else(String::new, |process| format!(", process {process} has it"));
+            let address = address.unwrap_or_default();
+            print(format_args!(
+                "{name:<40} {address:<12} port {}, LID {}{taken}",
+                port.state.name(),
+                port.lid
+            ))?;
+        }
     }
     Ok(())
 }
@@ -92,12 +140,18 @@ fn rows(host: &Host) -> Vec<(&'static str, Value)> {
         max_mcast_grp,
         ..
     } = attributes.limits;
+    // An iWARP device has addresses, and neither GIDs of a type, nor address handles, nor multicast.
+    let iwarp = device.wire() == Wire::Iwarp;
     let gids = device.gids().iter().enumerate();
-    let gids: Vec<Value> =
-        gids.map(|(i, gid)| json!(format!("{i}: {} {}", gid.gid(), gid.ty.name()))).collect();
-    vec![
+    let gids: Vec<Value> = gids
+        .map(|(i, gid)| match iwarp {
+            true => json!(gid.ip.to_string()),
+            false => json!(format!("{i}: {} {}", gid.gid(), gid.ty.name())),
+        })
+        .collect();
+    let mut rows = vec![
         ("device", json!(device.name())),
-        ("gids", json!(gids)),
+        (if iwarp { "addresses" } else { "gids" }, json!(gids)),
         ("interface", json!(host.interface().name)),
         ("node_guid", json!(format!("{:016x}", attributes.node_guid.0))),
         ("fw_ver", json!(attributes.fw_ver)),
@@ -121,5 +175,7 @@ fn rows(host: &Host) -> Vec<(&'static str, Value)> {
         ("max_ah", json!(max_ah)),
         ("max_qp_rd_atom", json!(max_qp_rd_atom)),
         ("max_mcast_grp", json!(max_mcast_grp)),
-    ]
+    ];
+    rows.retain(|(name, _)| !(iwarp && ["max_ah", "max_mcast_grp"].contains(name)));
+    rows
 }

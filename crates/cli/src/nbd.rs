@@ -3,6 +3,7 @@
 //! Read doc/proto.md of the NBD project first: fixed newstyle negotiation (`handshake`), simple and structured replies
 //! (`wire`), commands (`session`). What is served is an `everywire_block::Backend`; `remote` makes one of a disk that an
 //! initiator on this thread reaches. Every connection is served at once, and flushing on one covers all (multi-conn).
+//! Whoever connects and says nothing is not waited for when others come (`waiting`).
 //! Not here: TLS, several exports, block status, resizing.
 
 #[cfg(test)]
@@ -12,30 +13,34 @@ pub mod remote;
 mod session;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod wire;
 
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use everywire_block::{Backend, Geometry};
 use everywire_verbs::rt::{Either, Rt, select};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 
 use crate::error::CliError;
 use crate::peer::PeerName;
+use waiting::{Seldom, Waiting};
 
 /// The port that IANA gives to NBD.
 const PORT: u16 = 10809;
 /// Bytes of data in one command at most, said to clients; what the specification lets them assume anyway.
 const MAX_PAYLOAD: u32 = 32 << 20;
-/// Connections at a time.
+/// Clients that use the disk at a time.
 const MAX_CONNECTIONS: u32 = 64;
 /// How long commands under way may take once the server is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -128,44 +133,100 @@ impl Server {
         backend: Arc<dyn Backend>,
         stop: impl Future<Output = ()>,
     ) {
-        let export = Arc::new(export);
         let (tell, told) = watch::channel(false);
         let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
+        let common = Common {
+            rt: rt.clone(),
+            export: Arc::new(export),
+            backend,
+            seats: seats.clone(),
+            told,
+            waiting: Rc::default(),
+        };
+        let (refused, crowded) = (Seldom::default(), Seldom::default());
         let accepting = async {
             loop {
-                // A client that finds no seat waits in the system's backlog.
-                let Ok(seat) = seats.clone().acquire_owned().await else { return };
-                let session =
-                    session::Session { rt: rt.clone(), export: export.clone(), backend: backend.clone() };
-                let told = told.clone();
-                let accepted = match &self.listener {
-                    Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
-                        rt.spawn(async move {
-                            session.run(stream, "a local client".into(), told).await;
-                            drop(seat);
-                        })
-                    }),
-                    Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
-                        // Requests are answered as they end; one that waits for another's acknowledgement waits in vain.
-                        let _ = stream.set_nodelay(true);
-                        rt.spawn(async move {
-                            session.run(stream, peer.to_string(), told).await;
-                            drop(seat);
-                        })
-                    }),
+                let evicted = match self.accept(&common).await {
+                    Ok(evicted) => evicted,
+                    Err(error) => {
+                        // Whoever has waited longest gives his descriptor to the others.
+                        let evicted = common.waiting.evict();
+                        if let Some(more) = refused.say(rt.now()) {
+                            let error = everywire_net::with_limit(error);
+                            tracing::warn!("{}: accept: {error} ({more} more like this left out)", self.door);
+                        }
+                        rt.sleep(ACCEPT_PAUSE).await;
+                        evicted
+                    }
                 };
-                if let Err(error) = accepted {
-                    tracing::warn!("{}: accept: {error}", self.door);
-                    rt.sleep(ACCEPT_PAUSE).await;
+                if evicted && let Some(more) = crowded.say(rt.now()) {
+                    let most = waiting::MAX_WAITING;
+                    tracing::warn!(
+                        "{}: a client that had not begun was sent away for another; {most} may wait ({more} more left out)",
+                        self.door
+                    );
                 }
             }
         };
-        if let Either::First(()) = select(stop, accepting).await {
-            let _ = tell.send(true);
-        }
+        let Either::First(()) = select(stop, accepting).await;
+        let _ = tell.send(true);
         if rt.timeout(GRACE, seats.acquire_many(MAX_CONNECTIONS)).await.is_err() {
             tracing::warn!("{}: clients were left with commands unfinished after {GRACE:?}", self.door);
         }
+    }
+}
+
+impl Server {
+    /// Takes the next client; whether another had to leave for it.
+    async fn accept(&self, common: &Common) -> std::io::Result<bool> {
+        match &self.listener {
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok(common.begin(stream, "a local client".into()))
+            }
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                // Requests are answered as they end; one that waits for another's acknowledgement waits in vain.
+                let _ = stream.set_nodelay(true);
+                Ok(common.begin(stream, peer.to_string()))
+            }
+        }
+    }
+}
+
+/// What the clients of a server share.
+struct Common {
+    rt: Rt,
+    export: Arc<Export>,
+    backend: Arc<dyn Backend>,
+    seats: Arc<Semaphore>,
+    told: watch::Receiver<bool>,
+    waiting: Rc<Waiting>,
+}
+
+impl Common {
+    /// Serves a client as a task of its own; whether another had to leave for it.
+    fn begin(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, who: String) -> bool {
+        let session = session::Session {
+            rt: self.rt.clone(),
+            export: self.export.clone(),
+            backend: self.backend.clone(),
+        };
+        let (told, seats, waiting) = (self.told.clone(), self.seats.clone(), self.waiting.clone());
+        let (place, evicted) = waiting.enter();
+        self.rt.spawn(async move {
+            // Those that have begun may wait for a seat too, and be sent away meanwhile.
+            let ready = async {
+                let ready = session.ready(stream, &who).await?;
+                seats.acquire_owned().await.ok().map(|seat| (ready, seat))
+            };
+            let ready = select(std::pin::pin!(ready), place.gone).await;
+            waiting.leave(place.number);
+            if let Either::First(Some((ready, _seat))) = ready {
+                session.serve(ready, who, told).await;
+            }
+        });
+        evicted
     }
 }
 
@@ -181,6 +242,13 @@ impl Drop for Server {
 fn listen_at(path: &Path) -> std::io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            // A file that is no socket refuses connections too, and is not ours to remove.
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                return Err(std::io::Error::new(
+                    ErrorKind::AlreadyExists,
+                    "a file that is no socket is there",
+                ));
+            }
             match std::os::unix::net::UnixStream::connect(path) {
                 Err(refused) if refused.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
                 _ => return Err(error),

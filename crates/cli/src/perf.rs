@@ -1,6 +1,6 @@
 //! `everywire perf`: bandwidth and latency of one operation, beside what raw UDP does in the same run.
 //!
-//! With no peer it starts a second `everywire perf --listen` on another loopback address, so that two processes talk. The
+//! With no peer it starts a second `everywire perf --listen` on the same wire, so that two processes talk. The
 //! sides agree on the test in the CM private data ([`hello`]). Results are payload only, in units of 10^9 bits.
 
 pub mod client;
@@ -58,6 +58,18 @@ impl Operation {
             Operation::Read => "READ",
             Operation::Send => "SEND",
             Operation::Atomic => "FETCH_ADD",
+        }
+    }
+}
+
+impl Operation {
+    /// As the command line has it.
+    fn flag(self) -> &'static str {
+        match self {
+            Operation::Write => "write",
+            Operation::Read => "read",
+            Operation::Send => "send",
+            Operation::Atomic => "atomic",
         }
     }
 }

@@ -1,10 +1,12 @@
 //! A second process of the same program, so that two processes talk where the user has set up nothing.
 //!
-//! It gets a free loopback address of its own, since one address belongs to one process. It ends when its standard input
+//! It gets a free address of its own ([`places`]), since one address belongs to one process. It ends when its standard input
 //! does, so it never outlives this process, whatever happens to this one.
 
+pub mod places;
+
 use std::io::{BufRead, BufReader, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,8 @@ const FIRST: u8 = 101;
 /// How a server says in its first line that it is ready.
 const READY: &str = "listening on ";
 /// How it says that its address is another's; iWARP's is taken only when somebody listens.
-const TAKEN: [&str; 2] = ["cannot open a device at", "the address and port are in use"];
+const TAKEN: [&str; 3] =
+    ["cannot open a device at", "the address and port are in use", " is taken by process "];
 /// How long the process has to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -36,42 +39,34 @@ struct NotStarted {
 }
 
 impl SecondProcess {
-    /// Starts it with the arguments that `arguments` gives for a device: `device`, or else a free loopback address on `wire`.
+    /// Starts it with the arguments that `arguments` gives for a device: the first of `devices` that is free.
     pub fn start(
-        wire: &str,
-        device: Option<&str>,
+        devices: &[String],
         arguments: impl Fn(&str) -> Vec<String>,
     ) -> Result<SecondProcess, CliError> {
-        SecondProcess::start_beside(None, wire, device, arguments)
+        SecondProcess::start_beside(None, devices, arguments)
     }
 
     /// The same in the network namespace of process `beside`, if one is given.
     pub fn start_beside(
         beside: Option<u32>,
-        wire: &str,
-        device: Option<&str>,
+        devices: &[String],
         arguments: impl Fn(&str) -> Vec<String>,
     ) -> Result<SecondProcess, CliError> {
-        if let Some(device) = device {
-            return launch(beside, arguments(device))?
-                .map_err(|e| CliError::failed(format_args!("the target's process: {}", e.said)));
-        }
         let mut last = String::new();
-        for byte in FIRST..FIRST + TRIES {
-            let ip = IpAddr::from([127, 0, 0, byte]);
-            match launch(beside, arguments(&format!("{wire}:{ip}")))? {
+        for device in devices {
+            match launch(beside, arguments(device))? {
                 Ok(second) => return Ok(second),
                 // In use by another process: the next address.
-                Err(e) if TAKEN.iter().any(|words| e.said.contains(words)) => last = e.said,
-                Err(e) => {
-                    return Err(CliError::failed(format_args!("the target's process: {}", e.said)));
+                Err(e) if devices.len() > 1 && TAKEN.iter().any(|words| e.said.contains(words)) => {
+                    last = e.said
                 }
+                Err(e) => return Err(CliError::failed(format_args!("the target's process: {}", e.said))),
             }
         }
-        let last_ip = FIRST + TRIES - 1;
-        Err(CliError::failed(format_args!(
-            "no loopback address from 127.0.0.{FIRST} to 127.0.0.{last_ip} is free; of the last: {last}"
-        )))
+        let (first, end) =
+            (devices.first().map_or("", String::as_str), devices.last().map_or("", String::as_str));
+        Err(CliError::failed(format_args!("no device from {first} to {end} is free; of the last: {last}")))
     }
 
     /// Where it listens.

@@ -162,7 +162,8 @@ fn tell_counters(host: &Host) {
     let counters = host.device().counters();
     let told: Vec<String> =
         counters.iter().filter(|entry| entry.1 > 0).map(|(name, value)| format!("{name} {value}")).collect();
-    tracing::info!("{}: counted {}", host.device().name(), told.join(", "));
+    let told = if told.is_empty() { "nothing".to_owned() } else { told.join(", ") };
+    tracing::info!("{}: counted {told}", host.device().name());
 }
 
 fn listen(nvme: &NvmeTarget, host: &Host, port: u16) -> Result<(), CliError> {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{captures, run};
+use common::{captures, run, run_with};
 use serde_json::Value;
 
 fn packets(file: &str) -> Vec<Value> {
@@ -70,4 +70,46 @@ fn iwarp_is_taken_apart() {
     let outcome = run(&["decode", captures().join("siw-crc-perftest.pcap").to_str().unwrap()]).expect(0);
     // tshark: 232 FPDUs, 24 start frames.
     assert!(outcome.stderr.contains(" 256 iWARP, 0 with a bad ICRC, 0 malformed"), "{}", outcome.stderr);
+}
+
+/// An FPDU of siw's with a changed byte: its CRC is wrong, and counted apart from ICRCs.
+#[test]
+fn wrong_crcs_of_iwarp_are_counted() {
+    let mut file = std::fs::read(captures().join("siw-crc-rping.pcap")).unwrap();
+    let text = b"rdma-ping-0: ABCDEFGHIJKL";
+    let at = file.windows(text.len()).position(|window| window == text).expect("rping's text in an FPDU");
+    file[at + text.len() - 1] ^= 0x20;
+    let outcome = run_with(&["decode", "-"], file).expect(0);
+    assert!(outcome.stderr.contains(" 0 with a bad ICRC, 0 malformed"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(", 1 FPDU with a wrong CRC"), "{}", outcome.stderr);
+    let whole = run(&["decode", captures().join("siw-crc-rping.pcap").to_str().unwrap()]).expect(0);
+    assert!(whole.stderr.contains(", 0 FPDUs with a wrong CRC"), "{}", whole.stderr);
+}
+
+/// Where a file is cut, it says where and what should have come.
+#[test]
+fn a_cut_file_says_what_is_missing() {
+    let file = std::fs::read(captures().join("rping.pcap")).unwrap();
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    // libpcap's savefile format: 24 bytes, then records of 16 bytes and as many as bytes 8 to 11 of those say.
+    let second = 24 + 16 + word(24 + 8);
+    let length = 16 + word(second + 8);
+    for (end, words) in [
+        (10, vec!["ends at byte 10".to_owned(), "24 bytes".to_owned()]),
+        (second + 7, vec![format!("cut at byte {}", second + 7), "a header of 16 bytes".to_owned()]),
+        (
+            second + 21,
+            vec![
+                format!("cut at byte {}", second + 21),
+                format!("a record of {length} bytes begins at byte {second}, and 21 of them"),
+                "up to number 1)".to_owned(),
+            ],
+        ),
+    ] {
+        let outcome = run_with(&["decode", "-"], file[..end].to_vec());
+        assert_eq!(outcome.code, Some(i32::from(end < 24)), "{}", outcome.stderr);
+        for word in words {
+            assert!(outcome.stderr.contains(&word), "{word}: {}", outcome.stderr);
+        }
+    }
 }

@@ -195,6 +195,46 @@ fn a_socket_in_use_is_left_alone() {
     assert!(start.elapsed() < Duration::from_secs(5), "an idle client held it up");
 }
 
+/// Clients that connect and say nothing are sent away for those that come after them, also where descriptors run out.
+#[test]
+fn silent_clients_lock_nobody_out() {
+    for descriptors in ["4096", "60"] {
+        let scratch = Scratch::new(&format!("silent-{descriptors}"));
+        let socket = scratch.file("d.sock");
+        let export = format!("{NQN}=ram:1MiB");
+        let _target = Server::start(&["serve", "--device", &device(21), "--nvme", &export]);
+        let (from, to, program) = (device(22), ip(21), env!("CARGO_BIN_EXE_everywire"));
+        let line = format!(
+            "ulimit -n {descriptors}; exec {program} nvme attach --device {from} {to} {NQN} --nbd {socket}"
+        );
+        let mut attach = Command::new("sh");
+        attach.args(["-c", &line]).env_remove("EVERYWIRE_LOG");
+        let attached = Server::start_command(attach, "listening on");
+        let silent: Vec<UnixStream> = (0..150).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+        let start = Instant::now();
+        let mut client = Client::connect(&socket);
+        assert_eq!(client.request(3, 0, 0, &[]), 0, "a flush is answered");
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?} with {descriptors}", start.elapsed());
+        let word = if descriptors == "60" { "accept:" } else { "had not begun was sent away" };
+        attached.says(&["WARN", word]);
+        assert!(attached.lines_with("WARN").len() < 8, "{:?}", attached.lines_with("WARN"));
+        drop(silent);
+    }
+}
+
+/// What is at the path of the socket stays if it is no socket.
+#[test]
+fn a_file_in_the_place_of_the_socket_is_left_alone() {
+    let scratch = Scratch::new("nbd-file");
+    let file = scratch.file("disk.img");
+    std::fs::write(&file, b"precious").unwrap();
+    let export = format!("{NQN}=ram:1MiB");
+    let _target = Server::start(&["serve", "--device", &device(23), "--nvme", &export]);
+    let outcome = run(&["nvme", "attach", "--device", &device(24), &ip(23), NQN, "--nbd", &file]).expect(1);
+    assert!(outcome.stderr.contains(&file) && outcome.stderr.contains("no socket"), "{}", outcome.stderr);
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+}
+
 /// The least of an NBD client: the old EXPORT_NAME, simple replies.
 struct Client(UnixStream);
 

@@ -72,6 +72,27 @@ fn rocev1() {
     }
 }
 
+/// Without a peer, the second process is on the wire that was named, with its options; or both commands are told.
+#[test]
+fn the_second_process_is_on_the_same_wire() {
+    let (_fabric, [mine, _]) = fabric_of_two("second");
+    for (operation, device) in [
+        ("write", format!("rocev2:{}", ip(5))),
+        ("write", format!("iwarp:{}", ip(5))),
+        // Atomics go over iWARP only where both ends ask for them.
+        ("atomic", format!("iwarp:{},rfc7306", ip(5))),
+        ("read", "iwarp:::1".to_owned()),
+        ("atomic", mine),
+    ] {
+        measure(&[operation, "--device", &device]);
+    }
+    let ipv6 = run(&["perf", "write", "--device", "rocev2:::1", "-D", "0.1"]);
+    assert!(ipv6.code == Some(0) || ipv6.code == Some(2) && ipv6.stderr.contains("IPv6"), "{ipv6:?}");
+    let raw = run(&["perf", "write", "--device", "rocev2-raw:lo/127.0.0.1"]).expect(2);
+    assert!(raw.stderr.contains("everywire perf --listen --device rocev2-raw:INTERFACE/ADDRESS"), "{raw:?}");
+    assert!(raw.stderr.contains("everywire perf write ADDRESS --device rocev2-raw:lo/127.0.0.1"), "{raw:?}");
+}
+
 #[test]
 fn idle_connections_and_their_memory() {
     let result = run(&["perf", "--connections", "200", "--json"]).expect(0).json();

@@ -11,7 +11,7 @@ pub enum OpenError {
     /// The device name does not have one of the known forms.
     #[error(
         "device {name:?}: {why}; devices are named rocev2:ADDRESS (rocev2:192.0.2.1, rocev2:fe80::1%eth0), \
-         rocev2-raw:INTERFACE/ADDRESS, iwarp:ADDRESS or ib:FABRIC/HOST/PORT[,path=N]"
+         rocev2-raw:INTERFACE/ADDRESS, rocev1:INTERFACE/ADDRESS, iwarp:ADDRESS or ib:FABRIC/HOST/PORT[,path=N]"
     )]
     Name {
         /// The name as it was given.

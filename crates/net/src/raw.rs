@@ -14,3 +14,4 @@ mod tests;
 pub use frame::Tagging;
 pub use neighbour::router_to;
 pub use port::RawPort;
+pub use socket::permitted;

@@ -58,7 +58,7 @@ pub struct FabricWire {
 
 impl FabricWire {
     fn parse(rest: &str) -> Result<FabricWire, String> {
-        let form = || "FABRIC/HOST/PORT is needed after ib:, as in ib:fat-tree-16/h1/1".to_owned();
+        let form = || PORT_NEEDED.to_owned();
         let (rest, option) = rest.split_once(',').map_or((rest, None), |(rest, o)| (rest, Some(o)));
         let path_bits = option.map_or(Ok(0), path_bits)?;
         let (fabric, port) = rest.split_once('/').ok_or_else(form)?;
@@ -97,7 +97,7 @@ impl RawWire {
     fn parse<'a>(wire: &str, rest: &'a str) -> Result<(RawWire, &'a str), String> {
         let (interface, rest) = match rest.split_once('/') {
             Some((interface, rest)) if !interface.is_empty() => (interface, rest),
-            _ => return Err(format!("INTERFACE/ADDRESS is needed after {wire}:")),
+            _ => return Err(interface_needed(wire)),
         };
         let (text, options) = rest.split_once(',').unwrap_or((rest, ""));
         let vlan = tagging(options)?;
@@ -131,7 +131,7 @@ impl DeviceSpec {
         let Some((wire, rest)) = name.split_once(':') else {
             return Err(bad(match address(name) {
                 Ok(_) => format!("the wire is missing; did you mean rocev2:{name}?"),
-                Err(_) => "a device name begins with its wire and a colon".to_owned(),
+                Err(_) => without_address(name),
             }));
         };
         let mut iwarp = None;
@@ -169,6 +169,23 @@ impl DeviceSpec {
         Ok(DeviceSpec { wire, ip, scope_id, iwarp })
     }
 }
+
+/// What a name lacks that has no colon.
+fn without_address(name: &str) -> String {
+    match name {
+        "rocev2" | "iwarp" => format!("ADDRESS is needed after {name}:, as in {name}:127.0.0.1"),
+        "rocev2-raw" | "rocev1" => interface_needed(name),
+        "ib" => PORT_NEEDED.to_owned(),
+        _ => "a device name begins with its wire and a colon".to_owned(),
+    }
+}
+
+fn interface_needed(wire: &str) -> String {
+    format!("INTERFACE/ADDRESS is needed after {wire}:, as in {wire}:eth0/192.0.2.1")
+}
+
+/// What a port of a fabric is named by.
+const PORT_NEEDED: &str = "FABRIC/HOST/PORT is needed after ib:, as in ib:fat-tree-16/h1/1";
 
 /// An address with an optional interface, in brackets or not.
 ///
@@ -255,7 +272,14 @@ mod tests {
         for (name, says) in [
             ("127.0.0.1", "did you mean rocev2:127.0.0.1?"),
             ("::1", "did you mean rocev2:::1?"),
-            ("rocev2", "begins with its wire"),
+            ("loopback", "begins with its wire"),
+            ("rocev2", "ADDRESS is needed after rocev2:"),
+            ("iwarp", "ADDRESS is needed after iwarp:"),
+            ("rocev1", "INTERFACE/ADDRESS is needed after rocev1:"),
+            ("rocev2-raw", "INTERFACE/ADDRESS is needed after rocev2-raw:"),
+            ("ib", "FABRIC/HOST/PORT is needed after ib:"),
+            ("ib:", "FABRIC/HOST/PORT is needed after ib:"),
+            ("rocev3:1.2.3.4", "rocev1:INTERFACE/ADDRESS, iwarp:ADDRESS or ib:FABRIC/HOST/PORT"),
             ("ib:fabric", "FABRIC/HOST/PORT"),
             ("ib:fabric/h1", "FABRIC/HOST/PORT"),
             ("ib:fabric/h1/0", "ports count from 1"),

@@ -4,6 +4,8 @@
 //! records and then says so.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 
@@ -49,6 +51,8 @@ struct Interfaces {
     ticks: Vec<(u64, i64, Link)>,
     /// Set for a pcap file: ticks a second, and link type.
     legacy: Option<(u64, Link)>,
+    /// Whether the numbers in the file's own headers have their high byte first.
+    big_endian: bool,
     number: u64,
 }
 
@@ -72,44 +76,69 @@ pub fn for_each_in(
     path: &Path,
     mut each: impl FnMut(Frame) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
-    let mut reader = create_reader(READ_AHEAD, file).map_err(|e| not_a_capture(path, &e))?;
+    let read = Arc::new(AtomicU64::new(0));
+    let counted = Counted { file, read: read.clone() };
+    let mut reader = create_reader(READ_AHEAD, counted)
+        .map_err(|e| not_a_capture(path, &e, 0, read.load(Ordering::Relaxed)))?;
     let mut interfaces = Interfaces::default();
     let mut refilled_at = usize::MAX;
+    // Where the next record begins.
+    let mut at = 0;
     loop {
         match reader.next() {
             Ok((offset, block)) => {
                 let frame = interfaces.take(path, &block)?;
                 reader.consume(offset);
+                at += offset as u64;
                 refilled_at = usize::MAX;
                 if let Some(frame) = frame {
                     each(frame)?;
                 }
             }
             Err(PcapError::Eof) => return Ok(()),
+            Err(PcapError::UnexpectedEof) => {
+                eprintln!("everywire: {}: {}", path.display(), interfaces.cut(at, reader.data()));
+                return Ok(());
+            }
             Err(PcapError::Incomplete(_)) => {
                 let have = reader.data().len();
                 if reader.reader_exhausted() || have == refilled_at {
-                    eprintln!(
-                        "everywire: {} ends in the middle of a record; the {have} bytes of it are left out",
-                        path.display()
-                    );
+                    eprintln!("everywire: {}: {}", path.display(), interfaces.cut(at, reader.data()));
                     return Ok(());
                 }
                 refilled_at = have;
-                reader.refill().map_err(|e| not_a_capture(path, &e))?;
+                reader.refill().map_err(|e| not_a_capture(path, &e, at, read.load(Ordering::Relaxed)))?;
             }
-            Err(e) => return Err(not_a_capture(path, &e)),
+            Err(e) => return Err(not_a_capture(path, &e, at, read.load(Ordering::Relaxed))),
         }
     }
 }
 
-fn not_a_capture<E>(path: &Path, error: &PcapError<E>) -> CliError {
+/// A file, and how much of it was read.
+struct Counted<R> {
+    file: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: std::io::Read> std::io::Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+/// What stopped the reader at the record that begins at byte `at`, `read` bytes having come from the file.
+fn not_a_capture<E>(path: &Path, error: &PcapError<E>, at: u64, read: u64) -> CliError {
     let why = match error {
+        // As a file begins that is no capture, or nothing of one.
+        PcapError::UnexpectedEof | PcapError::Incomplete(_) if at == 0 => format!(
+            "it ends at byte {read}, within its header: a pcap file's has 24 bytes, a pcapng section's at least 28"
+        ),
         PcapError::HeaderNotRecognized | PcapError::Eof => "neither a pcap nor a pcapng file".to_owned(),
         PcapError::BufferTooSmall => format!("a record is longer than {READ_AHEAD} bytes"),
-        PcapError::UnexpectedEof | PcapError::Incomplete(_) => "the file ends within its header".to_owned(),
         PcapError::ReadError => "it cannot be read".to_owned(),
-        _ => "the capture is damaged: where a record should begin there is none".to_owned(),
+        _ => format!("the capture is damaged: at byte {at} a record should begin, and there is none"),
     };
     CliError::failed(format_args!("{}: {why}", path.display()))
 }
@@ -122,6 +151,7 @@ impl Interfaces {
                 let link = link(path, header.network)?;
                 let ticks = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
                 self.legacy = Some((ticks, link));
+                self.big_endian = header.is_bigendian();
                 Ok(None)
             }
             PcapBlockOwned::Legacy(record) => {
@@ -130,8 +160,9 @@ impl Interfaces {
                 let time_ns = u64::from(record.ts_sec) * 1_000_000_000 + part;
                 Ok(Some(self.frame(link, time_ns, record.data, record.origlen)))
             }
-            PcapBlockOwned::NG(Block::SectionHeader(_)) => {
+            PcapBlockOwned::NG(Block::SectionHeader(header)) => {
                 self.ticks.clear();
+                self.big_endian = header.big_endian();
                 Ok(None)
             }
             PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
@@ -165,6 +196,31 @@ impl Interfaces {
             }
             PcapBlockOwned::NG(_) => Ok(None),
         }
+    }
+
+    /// What is missing where the file ends in the record that begins at byte `at`, of which `have` is there.
+    fn cut(&self, at: u64, have: &[u8]) -> String {
+        // The length of the frame behind the 16 bytes of a pcap record's header; of a whole block, 4 bytes into it.
+        let (what, header, length_at, behind) = match self.legacy {
+            Some(_) => ("record", 16, 8, 16),
+            None => ("block", 8, 4, 0),
+        };
+        let length = have.get(..header).and_then(|header| header.get(length_at..length_at + 4));
+        let length = length.and_then(|four| four.try_into().ok()).map(|four| match self.big_endian {
+            true => u32::from_be_bytes(four),
+            false => u32::from_le_bytes(four),
+        });
+        let expected = match length {
+            Some(length) => format!("{} bytes", u64::from(length) + behind),
+            None => format!("a header of {header} bytes"),
+        };
+        format!(
+            "cut at byte {}: a {what} of {expected} begins at byte {at}, and {} of them are there; they are left out, and the \
+             frames before it (up to number {}) are whole",
+            at + have.len() as u64,
+            have.len(),
+            self.number
+        )
     }
 
     fn frame(&mut self, link: Link, time_ns: u64, bytes: &[u8], wire_len: u32) -> Frame {

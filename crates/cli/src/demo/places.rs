@@ -10,11 +10,14 @@ use everywire_net::fabric_host::{Fabric, FabricEvent, FabricOptions};
 use crate::device::DeviceArgs;
 use crate::error::CliError;
 use crate::fabric;
-use crate::second::SecondProcess;
+use crate::second::places::ByHand;
+use crate::second::{self, SecondProcess};
 
 /// Two hosts on a switch.
 const TOPOLOGY: &str = "links = [\"h1 - s1/1\", \"h2 - s1/2\"]\n\
     [[host]]\nname = \"h1\"\n[[host]]\nname = \"h2\"\n[[switch]]\nname = \"s1\"\nports = 2\n";
+/// What the demo does, by hand.
+const BY_HAND: ByHand<'static> = ByHand { server: "perf --listen", client: "perf write" };
 /// How long its subnet manager may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -55,7 +58,11 @@ impl Places {
         wire: &str,
         arguments: impl Fn(&str) -> Vec<String>,
     ) -> Result<SecondProcess, CliError> {
-        SecondProcess::start_beside(self.beside, wire, self.target.as_deref(), arguments)
+        let devices = match &self.target {
+            Some(device) => vec![device.clone()],
+            None => second::places::beside(Some(wire), BY_HAND)?,
+        };
+        SecondProcess::start_beside(self.beside, &devices, arguments)
     }
 
     fn of_fabric() -> Result<Places, CliError> {

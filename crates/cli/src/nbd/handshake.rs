@@ -2,13 +2,15 @@
 //! takes exactly those, and appends what is to be sent.
 //!
 //! Every length that a client names is checked against [`MAX_OPTION`] before anything is kept; what is longer is passed over
-//! and refused, as is an option that this server does not know.
+//! and refused, as is an option that this server does not know. What would take long to pass over is refused at once, and ends it.
 
 use super::wire::*;
 use super::{Export, MAX_PAYLOAD};
 
 /// Bytes of an option's data that are looked at: two names of the longest kind (4096 bytes) and their frame fit.
 pub const MAX_OPTION: u32 = 16 << 10;
+/// Bytes of an option's data that are passed over.
+const MAX_SKIPPED: u32 = 1 << 20;
 /// Options that a client may try before it is sent away.
 const MAX_OPTIONS: u32 = 64;
 /// Bytes of an option's head: magic number, option, length.
@@ -98,6 +100,13 @@ impl<'a> Handshake<'a> {
                 let length = u32::from_be_bytes(field(bytes, 12));
                 self.phase = match length {
                     0 => return self.answer(option, &[], out),
+                    _ if length > MAX_SKIPPED && option == OPTION_EXPORT_NAME => {
+                        return Err(HandshakeError::Export);
+                    }
+                    _ if length > MAX_SKIPPED => {
+                        reply_to(option, REPLY_TOO_BIG, &[], out);
+                        return Ok(Step::Leave);
+                    }
                     _ if length > MAX_OPTION => Phase::Skip { option, left: length },
                     _ => Phase::Data { option, length },
                 };

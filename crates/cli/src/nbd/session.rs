@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use everywire_block::{Backend, IoBuf, IoMemory, IoResult};
 use everywire_verbs::rt::{Either, Rt, select};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadHalf, WriteHalf,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::handshake::{Handshake, Step};
@@ -66,29 +68,39 @@ struct Reply {
     _room: OwnedSemaphorePermit,
 }
 
+/// A client that has negotiated.
+pub struct Ready<S> {
+    reader: BufReader<ReadHalf<S>>,
+    writer: WriteHalf<S>,
+    structured: bool,
+}
+
 impl Session {
-    /// Serves the client until it leaves or `stop` says true.
-    pub async fn run(
-        self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-        who: String,
-        stop: watch::Receiver<bool>,
-    ) {
+    /// Negotiates; `None` if the client leaves, or is no client.
+    pub async fn ready<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, who: &str) -> Option<Ready<S>> {
         let (reader, mut writer) = tokio::io::split(stream);
         let mut reader = BufReader::with_capacity(SOCKET_BUFFER, reader);
-        let negotiated = self.rt.timeout(HANDSHAKE_LIMIT, self.negotiate(&mut reader, &mut writer)).await;
-        let structured = match negotiated {
-            Ok(Ok(Some(structured))) => structured,
-            Ok(Ok(None)) => return,
+        match self.rt.timeout(HANDSHAKE_LIMIT, self.negotiate(&mut reader, &mut writer)).await {
+            Ok(Ok(structured)) => structured.map(|structured| Ready { reader, writer, structured }),
             Ok(Err(error)) => {
                 tracing::warn!("{who}: NBD negotiation: {error}");
-                return;
+                None
             }
             Err(_) => {
                 tracing::warn!("{who}: NBD negotiation was not over within {HANDSHAKE_LIMIT:?}");
-                return;
+                None
             }
-        };
+        }
+    }
+
+    /// Serves the client until it leaves or `stop` says true.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+        self,
+        ready: Ready<S>,
+        who: String,
+        stop: watch::Receiver<bool>,
+    ) {
+        let Ready { mut reader, writer, structured } = ready;
         tracing::info!("{who}: attached");
         let (replies, outgoing) = mpsc::unbounded_channel();
         let written = self.rt.spawn(write_replies(writer, outgoing));

@@ -85,6 +85,18 @@ fn what_is_unknown_is_refused_and_negotiation_goes_on() {
     assert_eq!((out, step), ([refused.concat(), listed].concat(), Ok(Step::Leave)));
 }
 
+/// A length that nobody means is refused before its bytes come.
+#[test]
+fn an_absurd_length_is_refused_at_once() {
+    for length in [u32::MAX, (1 << 20) + 1] {
+        let head = |option: u8| [b"IHAVEOPT", &[0, 0, 0, option][..], &length.to_be_bytes()].concat();
+        let (out, step) = answer(&export(), &[&NEW[..], &head(7)].concat());
+        assert_eq!((out, step), (reply(7, (1 << 31) | 9, &[]), Ok(Step::Leave)));
+        let (out, step) = answer(&export(), &[&NEW[..], &head(1)].concat());
+        assert_eq!((out.len(), step), (0, Err(HandshakeError::Export)));
+    }
+}
+
 #[test]
 fn what_is_no_client_ends() {
     let (_, step) = answer(&export(), &[0, 0, 0, 4]);

@@ -12,7 +12,7 @@ use everywire_net::{DeviceSpec, OpenError, OpenOptions};
 
 use crate::device;
 use crate::error::{CliError, print};
-use crate::second::{self, SecondProcess};
+use crate::second::{self, SecondProcess, places};
 
 /// Most bytes that the READs go to.
 pub const MAX_REGION: u64 = 1 << 30;
@@ -45,7 +45,7 @@ impl ReadLoop {
     /// Measures against a second process; READs a second.
     pub fn measure(self) -> Result<BaselineResult, CliError> {
         let arguments = |device: &str| ["nvme", "baseline-server", device].map(str::to_owned).to_vec();
-        let second = SecondProcess::start("rocev2", None, arguments)?;
+        let second = SecondProcess::start(&places::loopback("rocev2", ""), arguments)?;
         let options = BaselineOptions {
             size: self.size as usize,
             depth: self.depth.into(),

@@ -23,10 +23,14 @@ use crate::peer::PeerName;
 use crate::progress::Progress;
 use crate::samples::Samples;
 use crate::second::SecondProcess;
+use crate::second::places::{self, ByHand};
 use crate::serve;
 
 /// What a target of its own serves.
 const OWN_TARGET: &str = "nqn.2026-11.net.everywire:bench=ram:256MiB";
+/// The same by hand.
+const BY_HAND: ByHand<'static> =
+    ByHand { server: "serve --nvme nqn.2026-11.net.everywire:bench=ram:256MiB", client: "nvme bench" };
 /// How long an orderly end may take after I/O has failed.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Bytes written at once when it is filled; a part of it.
@@ -126,9 +130,10 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     }
     let second = match args.target {
         Some(_) => None,
-        None => Some(SecondProcess::start(args.device.wire(), None, |device| {
-            serve::arguments(device, OWN_TARGET)
-        })?),
+        None => {
+            let devices = places::beside(args.device.device.as_deref(), BY_HAND)?;
+            Some(SecondProcess::start(&devices, |device| serve::arguments(device, OWN_TARGET))?)
+        }
     };
     let place = args.place(second.as_ref())?;
     let ground = place.open()?;

@@ -18,6 +18,7 @@ use crate::again;
 use crate::error::{self, CliError};
 use crate::progress::Progress;
 use crate::second::SecondProcess;
+use crate::second::places::{self, ByHand};
 
 /// Memory that the messages in flight cycle through: enough to be real, little enough to stay in the cache as the baseline's.
 const CYCLE_BYTES: usize = 1 << 20;
@@ -69,9 +70,12 @@ pub fn slots(size: u32, depth: u32) -> (usize, usize) {
 pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     let raw_options = if args.baseline { Some(raw_options(args, &plan)?) } else { None };
     let second = match &args.target {
-        None => Some(SecondProcess::start(args.device.wire(), None, |device| {
-            super::listen_arguments(device, args.port)
-        })?),
+        None => {
+            let client = format!("perf {}", plan.operation.flag());
+            let by_hand = ByHand { server: "perf --listen", client: &client };
+            let devices = places::beside(args.device.device.as_deref(), by_hand)?;
+            Some(SecondProcess::start(&devices, |device| super::listen_arguments(device, args.port))?)
+        }
         Some(_) => None,
     };
     let peer = match (&args.target, &second) {

@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::error::{self, CliError, print};
 use crate::progress::Progress;
 use crate::second::SecondProcess;
+use crate::second::places::{self, ByHand};
 
 /// Connections made first, so that what is made once is not counted.
 const WARM: u32 = 16;
@@ -67,7 +68,8 @@ pub fn serve(host: &Host, runtime: &TokioRt) -> Result<(), CliError> {
 
 /// Bytes of resident memory of one connection.
 fn measure(wire: &str, connections: u32) -> Result<u64, CliError> {
-    let second = SecondProcess::start(wire, None, |device| {
+    let by_hand = ByHand { server: "perf --listen", client: "perf" };
+    let second = SecondProcess::start(&places::beside(Some(wire), by_hand)?, |device| {
         ["perf", "--listen", "--idle", "--until-stdin-ends", "--device", device].map(str::to_owned).to_vec()
     })?;
     let host = open(wire)?;

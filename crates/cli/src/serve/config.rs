@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::Path;
 
 use everywire_block::{BackendSpec, FileIdentity};
-use everywire_net::DeviceSpec;
+use everywire_net::{DeviceSpec, WireKind};
 use everywire_nvmeof::Nqn;
 use everywire_verbs::DeviceLimits;
 use serde::Deserialize;
@@ -216,6 +216,7 @@ impl Config {
         if let Some(twice) = self.devices.iter().find(|name| !seen.insert(name.as_str())) {
             return Err(format!("device {twice} is listed twice"));
         }
+        self.check_addresses()?;
         self.check_limits()?;
         let mut seen = HashSet::new();
         if let Some(twice) = self.subsystems.iter().find(|s| !seen.insert(s.nqn.as_str())) {
@@ -242,6 +243,25 @@ impl Config {
             }
         }
         self.check_files()
+    }
+
+    /// One device owns an address: of RoCE its UDP port, of iWARP the TCP ports.
+    fn check_addresses(&self) -> Result<(), String> {
+        let mut seen = HashMap::new();
+        for name in &self.devices {
+            let Ok(spec) = DeviceSpec::parse(name) else { continue };
+            if matches!(spec.wire, WireKind::Fabric(_)) {
+                continue;
+            }
+            let tcp = spec.wire == WireKind::Tcp;
+            if let Some(other) = seen.insert((spec.ip, spec.scope_id, tcp), name) {
+                let ip = spec.ip;
+                return Err(format!(
+                    "devices {other} and {name} have one address, {ip}; one device owns an address"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// A file that is written belongs to one namespace, by whatever names it goes.

@@ -33,6 +33,11 @@ pub(super) fn packet_socket(interface: &Interface, options: &PortOptions, vlan: 
     Ok(socket)
 }
 
+/// Whether this process may open raw Ethernet (CAP_NET_RAW).
+pub fn permitted() -> bool {
+    Socket::new(Domain::PACKET, Type::RAW, None).is_ok()
+}
+
 pub(super) fn link_address(interface: u32) -> SockAddr {
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: all-zero bytes are a valid sockaddr_ll.

@@ -43,6 +43,9 @@ pub fn describe(wanted: SocketAddr) -> String {
         );
     }
     match process_with(owner.inode) {
+        Some((pid, _)) if pid == std::process::id() => {
+            format!("{what} by this very process {pid}, for another device of its own")
+        }
         Some((pid, name)) => format!("{what} by process {pid} ({name}) of user {}", owner.uid),
         None if owner.uid != own_uid() => {
             format!("{what} by a process of user {}, which we may not look into", owner.uid)
@@ -114,7 +117,19 @@ mod tests {
     fn names_this_process_as_the_owner() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let text = describe(socket.local_addr().unwrap());
-        assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+        assert!(text.contains("another device of its own"), "{text}");
+    }
+
+    #[test]
+    fn names_another_process_as_the_owner() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let input = std::process::Stdio::from(std::os::fd::OwnedFd::from(socket));
+        let mut child = std::process::Command::new("sleep").arg("60").stdin(input).spawn().unwrap();
+        let text = describe(address);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(text.contains(&format!("process {}", child.id())), "{text}");
     }
 
     #[test]

@@ -134,3 +134,17 @@ fn what_the_target_would_refuse_is_found_before() {
         assert!(error.contains(word), "{with}: {error}");
     }
 }
+
+#[test]
+fn devices_that_clash_are_named() {
+    let exports = ["nqn.2026-11.example:a=ram:1MiB".to_owned()];
+    let with = |devices: [&str; 2]| {
+        let devices = devices.map(str::to_owned);
+        let flags = Flags { devices: &devices, exports: &exports, ..Flags::default() };
+        Config::resolve(None, &flags).map_err(|error| error.to_string())
+    };
+    let error = with(["rocev1:lo/127.0.0.1", "rocev2-raw:lo/127.0.0.1"]).unwrap_err();
+    assert!(error.contains("rocev1:lo/127.0.0.1 and rocev2-raw:lo/127.0.0.1"), "{error}");
+    assert!(with(["rocev2:127.0.0.1", "rocev2:[::1]"]).is_ok());
+    assert!(with(["rocev2:127.0.0.1", "iwarp:127.0.0.1"]).is_ok(), "UDP and TCP ports are apart");
+}
