@@ -6,6 +6,8 @@
 //!
 //! It needs CAP_NET_RAW. It does no fragments and no IP options. RoCE v1 frames go to neighbours on the link only.
 
+mod train;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
@@ -18,7 +20,9 @@ use everywire_wire::frame::roce_v1_payload;
 use everywire_wire::{Gid, MacAddr, UdpFrame};
 use socket2::Socket;
 
-use super::frame::{Sender, Tagging, VNET, capture_received, destination_v1, received, received_v1};
+use super::frame::{
+    GSO_UDP_L4, Sender, Tagging, VNET, capture_received, destination_v1, received, received_v1,
+};
 use super::neighbour::{Link, Neighbours};
 use super::socket::{membership, packet_drops, packet_socket};
 use crate::capture::Capture;
@@ -28,8 +32,6 @@ use crate::route::{self, Interface};
 use crate::udp::{Outgoing, PathEvent, PortCounters, PortOptions, ROCE_V2_PORT, Received, RecvBatch};
 use crate::udp::{RoceSocket, Role, SendBatch, describe_owner};
 
-/// VIRTIO_NET_HDR_GSO_UDP_L4: a train of UDP datagrams.
-const GSO_UDP_L4: u8 = 5;
 /// The bit beside the GSO type that tells of ECN.
 const GSO_ECN: u8 = 0x80;
 /// Most datagrams kept for neighbours that are being asked for.
@@ -70,6 +72,8 @@ pub struct RawPort {
     /// Of `counters.malformed`, what the device has not been told.
     untold: u64,
     refused: Rarely,
+    /// Whether the kernel takes trains whole.
+    gso: bool,
 }
 
 impl RawPort {
@@ -118,6 +122,7 @@ impl RawPort {
             counters: PortCounters::default(),
             untold: 0,
             refused: Rarely::default(),
+            gso: options.gso && vlan.is_none(),
         })
     }
 
@@ -248,6 +253,17 @@ impl RawPort {
             }
             let loops = self.groups.contains(&(dst, item.roce_v1));
             self.frames.clear();
+            if let Link::Mac(mac) = link
+                && !loops
+                && capture.is_none()
+                && let Some(sent) = self.send_train(item, mac)
+            {
+                if !sent {
+                    self.counters.send_blocked += 1;
+                    return done;
+                }
+                continue;
+            }
             for (id, payload) in item.bytes.chunks(size).enumerate() {
                 let frame = self.sender.frame(item, link, id as u16, payload);
                 match link {

@@ -286,3 +286,63 @@ fn a_burst_of_refused_frames_is_taken_whole() {
         });
     });
 }
+
+/// A train leaves whole; where the interface neither cuts nor sums, the kernel does, with the numbers that ICRCs count on.
+#[test]
+fn a_train_is_cut_on_its_way() {
+    const SEGMENT: usize = 516;
+    let Some(pair) = Pair::new("t", 1500) else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pair.enter(1);
+            let protocol = Some(Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be())));
+            let tap = Socket::new(Domain::PACKET, Type::RAW, protocol).unwrap();
+            tap.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            pair.enter(0);
+            let off = ["-K", "eth0", "tx-udp-segmentation", "off", "tx", "off"];
+            if !Command::new("ethtool").args(off).output().is_ok_and(|done| done.status.success()) {
+                return everywire_testkit::skipped(format_args!("no ethtool(8) here"));
+            }
+            for (own, peer) in [("10.99.0.1", "10.99.0.2"), ("fd99::1", "fd99::2")] {
+                let (own, peer): (IpAddr, IpAddr) = (own.parse().unwrap(), peer.parse().unwrap());
+                let mut raw = RawPort::open("eth0", own, 0, &PortOptions::default(), None).unwrap();
+                let bytes: Vec<u8> = (0..3 * SEGMENT + 100).map(|i| (i / 3) as u8).collect();
+                let (dst, mut paths) = (SocketAddr::new(peer, ROCE_V2_PORT), Vec::new());
+                let one = |segment, bytes| Outgoing {
+                    src_port: 50_000,
+                    dst,
+                    tos: 0,
+                    ttl: 64,
+                    segment,
+                    bytes,
+                    roce_v1: false,
+                };
+                // The neighbour is found with the first.
+                raw.send(Instant::now(), &[one(None, &bytes[..8])], None, &mut paths);
+                wait_for(|| {
+                    raw.send_waiting(Instant::now(), None, &mut paths);
+                    (!raw.is_waiting()).then_some(())
+                });
+                let before = raw.counters().sent_pieces;
+                assert_eq!(raw.send(Instant::now(), &[one(Some(SEGMENT), &bytes)], None, &mut paths), 1);
+                assert_eq!(raw.counters().sent_pieces, before + 1, "one piece");
+                let mut got = Vec::new();
+                while got.len() < bytes.len() {
+                    let mut buffer = [0; 4096];
+                    let len = rustix::io::read(&tap, &mut buffer).unwrap();
+                    let Ok(frame) = UdpFrame::parse(&buffer[..len]) else { continue };
+                    if !frame.is_roce() || frame.payload.len() == 8 {
+                        continue;
+                    }
+                    if let IpHeader::V4(ip) = frame.ip {
+                        assert_eq!(usize::from(ip.id), got.len() / SEGMENT, "the Identification");
+                    }
+                    let sum = frame.udp.expected_checksum(own, peer, frame.payload);
+                    assert_eq!(frame.udp.checksum, sum, "{own}");
+                    got.extend_from_slice(frame.payload);
+                }
+                assert!(got == bytes, "{own}");
+            }
+        });
+    });
+}
