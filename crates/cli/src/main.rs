@@ -15,6 +15,7 @@ mod fabric;
 mod iscsi;
 mod nbd;
 mod nvme;
+mod patience;
 mod peer;
 mod perf;
 mod ping;
@@ -67,6 +68,9 @@ enum Command {
     Ping(ping::Args),
 }
 
+/// What a small server logs: beside warnings, whether its port is lost or there again.
+const SERVES: &str = "warn,everywire_net::driver=info";
+
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     end_on_panic();
@@ -74,7 +78,9 @@ fn main() -> std::process::ExitCode {
     init_logging(match &cli.command {
         Command::Serve(_) | Command::Fabric(_) => "warn,everywire=info",
         Command::Nvme(args) if args.serves() => "warn,everywire=info",
-        _ => "warn,everywire_nvmeof::rdma::initiator::queue=error",
+        Command::Ping(args) if args.serves() => SERVES,
+        Command::Perf(args) if args.serves() => SERVES,
+        _ => "warn,everywire_nvmeof::rdma::initiator::queue=error,everywire_net::driver::fabric=error",
     });
     let result = match cli.command {
         Command::Check(args) => check::run(&args),

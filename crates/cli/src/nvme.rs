@@ -26,6 +26,7 @@ use uuid::Uuid;
 use crate::again;
 use crate::device::DeviceArgs;
 use crate::error::{self, CliError};
+use crate::patience::{Waiting, while_attached};
 use crate::peer::PeerName;
 use crate::serve::config::NVME_PORT;
 
@@ -152,14 +153,28 @@ impl Ground {
         self.runtime.handle()
     }
 
-    /// Runs `work` to its end.
+    /// Runs `work` to its end, or that of the fabric that the device is attached to.
     pub fn block_on<T>(&self, work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+        self.runtime.block_on(while_attached(&self.host, work))
+    }
+
+    /// Runs `work`, which outlives fabrics.
+    pub fn block_on_for_good<T>(
+        &self,
+        work: impl Future<Output = Result<T, CliError>>,
+    ) -> Result<T, CliError> {
         self.runtime.block_on(work)
+    }
+
+    /// Says so if a connection takes long.
+    fn waiting(&self) -> Waiting {
+        Waiting::begin(format_args!("nvme {} - {}", self.device().name(), self.address))
     }
 
     /// What the target offers to this host.
     pub async fn discover(&self) -> Result<Vec<DiscoveryEntry>, CliError> {
         let rt = self.rt();
+        let _waiting = self.waiting();
         let attempt =
             async || rdma::discover(&rt, self.device(), self.address, &self.identity).await.map_err(nvme);
         again::connect(attempt, async |pause| rt.sleep(pause).await).await
@@ -197,6 +212,7 @@ impl Ground {
     ) -> Result<Controller, CliError> {
         let subsystem = self.subsystem(named).await?;
         let (rt, device) = (self.rt(), self.device());
+        let _waiting = self.waiting();
         let attempt = async || {
             let connecting =
                 Controller::connect(&rt, device, self.address, &subsystem, &self.identity, options.clone());

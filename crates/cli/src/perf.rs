@@ -154,6 +154,13 @@ pub fn listen_arguments(device: &str, port: u16) -> Vec<String> {
         .to_vec()
 }
 
+impl Args {
+    /// Whether it waits for clients.
+    pub fn serves(&self) -> bool {
+        self.listen
+    }
+}
+
 /// Measures, or serves a measuring peer.
 pub fn run(args: &Args) -> Result<(), CliError> {
     match args.operation {

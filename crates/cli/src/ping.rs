@@ -66,6 +66,13 @@ pub struct Args {
     target: Option<PeerName>,
 }
 
+impl Args {
+    /// Whether it waits for clients.
+    pub fn serves(&self) -> bool {
+        self.listen
+    }
+}
+
 /// Serves, or pings.
 pub fn run(args: &Args) -> Result<(), CliError> {
     if let Some(group) = args.multicast {

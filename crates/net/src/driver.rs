@@ -9,6 +9,7 @@ mod engine;
 mod fabric;
 mod identity;
 mod paths;
+mod reattach;
 mod shared;
 mod streams;
 mod task;
@@ -41,6 +42,7 @@ use either::Engine;
 use engine::DatagramEngine;
 use fabric::FabricEngine;
 use identity::{active_mtu, find_interface, gid_table, node_guid, wire_of};
+use reattach::Seat;
 pub(crate) use shared::{Mode, Patience, Shared};
 use streams::StreamEngine;
 pub(crate) use thread::timespec;
@@ -189,7 +191,9 @@ impl Host {
             mac: None,
             loopback: false,
         };
-        let mut engine = FabricEngine::new(device.clone(), port, &welcome.port, capture).map_err(failed)?;
+        let seat = Seat::new(&wire.fabric, &wire.port, &welcome);
+        let made = FabricEngine::new(device.clone(), port, seat, &welcome.port, capture);
+        let mut engine = made.map_err(failed)?;
         engine.await_active(BRING_UP_PATIENCE);
         Ok(Host::on(device, Engine::Fabric(Box::new(engine)), None, interface, addresses))
     }

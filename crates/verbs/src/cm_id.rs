@@ -271,6 +271,30 @@ impl State {
         self.cm_wake(key);
     }
 
+    /// The port is gone: what is or was to be connected over it ends. No time for partings, there is nobody to part from.
+    pub(crate) fn cm_port_lost(&mut self) {
+        for key in self.cm.records.under_way() {
+            if self.cm_unqueue(key) {
+                continue;
+            }
+            if let Some(pending) = self.cm.records.get_mut(key).and_then(|record| record.pending.take()) {
+                self.cm.records.forget_route(pending.token);
+                self.withdraw_route(pending.token);
+            }
+            if let Some(comm) = self.cm.records.take_comm(key) {
+                self.cm_call(Call::Abandon(comm));
+            }
+            let was_up = self.cm.records.get(key).is_some_and(|record| record.was_up);
+            self.cm_end(
+                key,
+                match was_up {
+                    true => End::Closed(DisconnectReason::PortLost),
+                    false => End::Failed(CmErrorKind::PortLost),
+                },
+            );
+        }
+    }
+
     // The hooks.
 
     /// A MAD arrived on QP1.

@@ -306,6 +306,13 @@ impl<'a> Drive<'a> {
         self.state.ib_port(port);
     }
 
+    /// The InfiniBand port is gone for good, with everybody behind it: connections end, attempts fail, and connected queue
+    /// pairs flush what they hold, instead of repeating it for minutes. What listens goes on with the next port.
+    pub fn port_lost(&mut self, now: Instant) {
+        let now = self.at(now);
+        self.state.port_lost(now);
+    }
+
     /// The answer to a [`Command::ResolveNeighbour`].
     pub fn neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Gid, RouteError>) {
         let now = self.at(now);

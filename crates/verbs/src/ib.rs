@@ -204,7 +204,7 @@ impl State {
             (after.client_reregister, AsyncEvent::ClientReregister),
         ];
         events.into_iter().filter(|(holds, _)| *holds).for_each(|(_, event)| self.core.raise(event));
-        if after.client_reregister || before.lid != after.lid {
+        if after.lid.0 != 0 && (after.client_reregister || before.lid != after.lid) {
             self.ib_join_again();
         }
         self.set_port_state(if after.active { PortState::Active } else { PortState::Down });

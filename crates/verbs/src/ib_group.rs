@@ -113,7 +113,7 @@ impl State {
                     ib.groups.remove(&mgid);
                 }
                 self.join_failed(mgid);
-                waiting.into_iter().for_each(|token| self.way_found(now, token, Err(error)));
+                waiting.into_iter().for_each(|token| self.way_found(now, token, Err(error.clone())));
             }
         }
     }

@@ -114,6 +114,6 @@ pub(crate) fn route_error(error: SaError) -> RouteError {
     match error {
         SaError::Status(status) => RouteError::Administrator(status),
         SaError::TooMany => RouteError::TooMany,
-        SaError::NoAnswer | SaError::Malformed => RouteError::NoAnswer,
+        SaError::NoAnswer | SaError::Malformed => RouteError::NoAdministrator,
     }
 }

@@ -23,6 +23,7 @@ mod ib_checks;
 mod ib_group;
 mod ib_ways;
 mod keys;
+mod lost;
 #[allow(unsafe_code)]
 pub mod memory;
 mod mr;

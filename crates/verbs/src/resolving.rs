@@ -45,14 +45,14 @@ impl Future for Resolving {
     type Output = Result<Way, RouteError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let token = match self.token {
-            Ok(token) => token,
-            Err(error) => return Poll::Ready(Err(error)),
+        let token = match &self.token {
+            Ok(token) => *token,
+            Err(error) => return Poll::Ready(Err(error.clone())),
         };
         let mut state = self.device.lock();
         match state.routes.asker(token.0) {
             Some(Asker::Future { answer: Some(answer), .. }) => {
-                let answer = *answer;
+                let answer = answer.clone();
                 state.routes.open.remove(&token.0);
                 Poll::Ready(answer)
             }

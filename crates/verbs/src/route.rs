@@ -55,7 +55,7 @@ pub(crate) struct Way {
 }
 
 /// Why there is no route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
     /// No route to the destination.
@@ -93,6 +93,15 @@ pub enum RouteError {
     /// No path begins at our LID with these path bits.
     #[error("the subnet administrator names no path from our LID with path bits {0}")]
     NoSuchPath(u8),
+    /// The InfiniBand port is gone: the driver has none any more.
+    #[error("the port is gone")]
+    PortLost,
+    /// No program is at the port that has this address: which port, in words.
+    #[error("no program is attached to {0}")]
+    NoProgram(String),
+    /// The subnet administrator, which the subnet manager has with it, did not answer.
+    #[error("the subnet manager does not answer")]
+    NoAdministrator,
     /// The subnet administrator refused, with this status (IBTA §15.2.3.1).
     #[error("the subnet administrator refused with status {0:#06x}")]
     Administrator(u16),
@@ -301,7 +310,8 @@ impl State {
         while let Some(&(at, token)) = self.routes.timers.first()
             && at <= now
         {
-            let waker = self.routes.answer(token, Err(RouteError::NoAnswer));
+            let error = self.ib_silence(RouteToken(token));
+            let waker = self.routes.answer(token, Err(error));
             self.core.wakes.extend(waker);
         }
     }

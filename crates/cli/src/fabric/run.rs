@@ -16,6 +16,9 @@ use crate::error::{CliError, print};
 use crate::second;
 use crate::serve::Signals;
 
+/// Names in one line.
+const MAX_SHOWN: usize = 12;
+
 /// Flags of `everywire fabric run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -118,11 +121,26 @@ pub fn start(plan: Plan, options: &FabricOptions) -> Result<(Fabric, Receiver<Fa
     Ok((fabric, events))
 }
 
+/// Names, the first of many.
+pub fn list(names: &[String]) -> String {
+    let shown = names.iter().take(MAX_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 fn tell(event: &FabricEvent, up: &str) -> Result<(), CliError> {
     match event {
         FabricEvent::Ready => print(up)?,
         FabricEvent::SubnetManager { text, warning: true } => tracing::warn!("subnet manager: {text}"),
         FabricEvent::SubnetManager { text, .. } => tracing::info!("subnet manager: {text}"),
+        FabricEvent::NoWay { ports } if ports.is_empty() => {
+            tracing::info!("the subnet manager has a way to every host again");
+        }
+        FabricEvent::NoWay { ports } => {
+            tracing::warn!("no way from the subnet manager to: {}", list(ports));
+        }
         FabricEvent::Attached { port, pid } => tracing::info!("{port}: process {pid} is attached"),
         FabricEvent::Left { port, pid, why } => tracing::info!("{port}: process {pid}: {why}"),
         FabricEvent::Ibsim { port, what } => tracing::info!("ibsim at {port}: {what}"),

@@ -65,7 +65,7 @@ pub struct Args {
 /// Attaches until it is told to stop.
 pub fn run(args: &Args) -> Result<(), CliError> {
     let ground = args.place.open()?;
-    ground.block_on(async {
+    ground.block_on_for_good(async {
         let mut signals = Signals::new()?;
         let options = InitiatorOptions {
             io_queues: args.queues,

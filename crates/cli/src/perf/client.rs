@@ -15,7 +15,8 @@ use super::latency::{self, PingPong};
 use super::report::{Measured, Report};
 use super::{Args, Operation, Plan, Service, throughput};
 use crate::again;
-use crate::error::{self, CliError};
+use crate::error::CliError;
+use crate::patience::{self, while_attached};
 use crate::progress::Progress;
 use crate::second::SecondProcess;
 use crate::second::places::{self, ByHand};
@@ -112,12 +113,12 @@ fn product(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliEr
         other => other,
     };
     close(&links);
-    measured
+    measured.map_err(|error| patience::explain(&host, error))
 }
 
 /// Connects every link of a plan.
 pub fn open(host: &Host, plan: &Plan, peer: SocketAddr) -> Result<Vec<Link>, CliError> {
-    everywire_net::block_on(connect_all(host.device(), plan, peer))
+    everywire_net::block_on(while_attached(host, connect_all(host.device(), plan, peer)))
 }
 
 /// Disconnects them.
@@ -202,7 +203,7 @@ async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) ->
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &link.qp) };
-    let connection = link.qp.device().connect(options).await.map_err(error::cm)?;
+    let connection = patience::connect(link.qp.device(), &link.who, options).await?;
     let answer = Hello::parse(connection.private_data())
         .map_err(|e| CliError::peer(format_args!("{}: {e}", link.who)))?;
     link.remote = answer.remote;

@@ -15,6 +15,7 @@ use super::client::Link;
 use super::hello::{self, Hello};
 use super::{Plan, Service};
 use crate::error::{self, CliError};
+use crate::patience::{PATIENCE, Waiting};
 
 /// The Q_Key of datagram services found by address and port, as Linux's rdma_cm has it.
 pub const QKEY: QKey = QKey(0x0123_4567);
@@ -41,7 +42,9 @@ pub fn queue_pair(pd: &Pd, cq: &Cq, caps: QpCaps) -> Result<Qp, VerbsError> {
 /// The client's side: finds the server's queue pair.
 pub async fn connect(link: &mut Link, hello: &Hello, peer: SocketAddr) -> Result<(), CliError> {
     let hello = Hello { qpn: link.qp.qpn(), ..*hello };
-    let options = ResolveOptions { private_data: hello.emit(), ..ResolveOptions::new(peer) };
+    let _waiting = Waiting::begin(&link.who);
+    let timeout = Some(PATIENCE);
+    let options = ResolveOptions { private_data: hello.emit(), timeout, ..ResolveOptions::new(peer) };
     let service = link.qp.pd().resolve_udp(options).await.map_err(error::cm)?;
     Hello::parse(&service.private_data).map_err(|e| CliError::peer(format_args!("{}: {e}", link.who)))?;
     link.ud = Some(service.dest());
@@ -61,8 +64,8 @@ pub async fn way_back(pd: &Pd, client: SocketAddr, qpn: Qpn) -> Result<UdDest, V
 
 /// How many messages arrived at the server's queue pair of this link.
 pub async fn arrived(link: &Link, peer: SocketAddr) -> Result<u64, CliError> {
-    let private_data = hello::question(link.peer_qpn);
-    let options = ResolveOptions { private_data, ..ResolveOptions::new(peer) };
+    let (private_data, timeout) = (hello::question(link.peer_qpn), Some(PATIENCE));
+    let options = ResolveOptions { private_data, timeout, ..ResolveOptions::new(peer) };
     let answer = link.qp.pd().resolve_udp(options).await.map_err(error::cm)?;
     hello::parse_count(&answer.private_data)
         .ok_or_else(|| CliError::peer(format_args!("{}: no count in the answer", link.who)))

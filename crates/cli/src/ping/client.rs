@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::{Advert, Args, Endpoint, between};
 use crate::again;
-use crate::error::{self, CliError, print};
+use crate::error::{CliError, print};
+use crate::patience::{self, while_attached};
 
 /// Pings `peer`.
 pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
@@ -17,7 +18,7 @@ pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
         // Somebody has to answer the peer while this thread sleeps.
         host.spawn_thread().map_err(CliError::failed)?;
     }
-    everywire_net::block_on(ping(args, &host, peer))
+    everywire_net::block_on(while_attached(&host, ping(args, &host, peer)))
 }
 
 async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Result<(), CliError> {
@@ -44,7 +45,7 @@ async fn connect(pd: &Pd, local: SocketAddr, peer: SocketAddr) -> Result<(Endpoi
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &end.qp) };
-    let connection = pd.device().connect(options).await.map_err(error::cm)?;
+    let connection = patience::connect(pd.device(), &end.who, options).await?;
     Ok((end, connection))
 }
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, select};
 use everywire_verbs::{
-    ConnParam, ConnectRequest, Device, ListenOptions, Listener, MemoryRegion, SendOp, SendWr,
+    ConnParam, ConnectRequest, Device, DisconnectReason, ListenOptions, Listener, MemoryRegion, SendOp,
+    SendWr,
 };
 
 use super::{ADVERT_LEN, Advert, Args, Endpoint, MAX_SIZE, between};
@@ -37,8 +38,9 @@ async fn answer_all(args: &Args, device: &Device, listener: &Listener) -> Result
     loop {
         let request = listener.next_request().await.map_err(CliError::failed)?;
         let served = serve(args, device, request).await;
-        if !args.persistent {
-            return served;
+        // A client whose fabric is gone has not been served: the next may come with the next fabric.
+        if !args.persistent && !matches!(served, Ok(Served::PortLost)) {
+            return served.map(drop);
         }
         if let Err(e) = served {
             eprintln!("everywire: {e}");
@@ -46,7 +48,15 @@ async fn answer_all(args: &Args, device: &Device, listener: &Listener) -> Result
     }
 }
 
-async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<(), CliError> {
+/// How a client was served.
+enum Served {
+    /// To its end.
+    Whole,
+    /// Until the port was gone.
+    PortLost,
+}
+
+async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<Served, CliError> {
     let (local, peer) = (request.local(), request.peer());
     let pd = device.alloc_pd().map_err(CliError::failed)?;
     let mut end = Endpoint::new(&pd, between(local, peer))?;
@@ -62,9 +72,13 @@ async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<
     let connection = request.accept(&end.qp, param).await.map_err(error::cm)?;
     let mut turns = 0;
     let outcome = answer(args, &mut end, &buffer, peer, &mut turns).await;
-    connection.disconnect().await;
+    let reason = connection.disconnect().await;
+    if reason == DisconnectReason::PortLost {
+        eprintln!("ping: {peer} is lost after {turns} turns: {reason}");
+        return Ok(Served::PortLost);
+    }
     eprintln!("ping: {peer} left after {turns} turns");
-    outcome
+    outcome.map(|()| Served::Whole)
 }
 
 /// Answers until the client disconnects.

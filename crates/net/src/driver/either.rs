@@ -1,10 +1,12 @@
 //! The engine of either sort of device, under one name: datagrams and frames, or TCP streams.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::engine::{DatagramEngine, Turn};
 use super::fabric::FabricEngine;
+use super::reattach::Absence;
 use super::streams::StreamEngine;
 use crate::udp::PortCounters;
 
@@ -64,6 +66,14 @@ impl Engine {
             Engine::Datagrams(engine) => &mut engine.empty_turns,
             Engine::Streams(engine) => &mut engine.empty_turns,
             Engine::Fabric(engine) => &mut engine.empty_turns,
+        }
+    }
+
+    /// Whether its fabric is gone, if it has one.
+    pub(crate) fn absence(&self) -> Option<Arc<Absence>> {
+        match self {
+            Engine::Fabric(engine) => Some(engine.absence()),
+            Engine::Datagrams(_) | Engine::Streams(_) => None,
         }
     }
 

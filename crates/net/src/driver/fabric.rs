@@ -5,12 +5,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use everywire_verbs::{Command, Device, Drive, Frame, IbPort, PortState, RouteError, RouteToken, Transmit};
 use rustix::event::{PollFd, PollFlags, epoll};
 
 use super::engine::Turn;
+use super::reattach::{Absence, Look, Lost, Seat};
 use super::timespec;
 use crate::capture::Capture;
 use crate::fabric_port::message::PortValues;
@@ -49,8 +51,12 @@ pub(crate) struct FabricEngine {
     more_to_send: bool,
     /// Whether epoll tells of room in the socket.
     watches_room: bool,
-    /// Whether the device knows that the fabric is gone.
-    told_gone: bool,
+    /// Which port it is.
+    seat: Seat,
+    /// The fabric is gone, and the device knows it.
+    lost: Option<Lost>,
+    /// The same for whoever waits for that.
+    absence: Arc<Absence>,
     /// Turns of polling programs in a row that found nothing.
     pub(crate) empty_turns: u64,
 }
@@ -60,6 +66,7 @@ impl FabricEngine {
     pub(crate) fn new(
         device: Device,
         port: FabricPort,
+        seat: Seat,
         values: &PortValues,
         capture: Option<Capture>,
     ) -> io::Result<FabricEngine> {
@@ -81,7 +88,9 @@ impl FabricEngine {
             deadline: None,
             more_to_send: false,
             watches_room: false,
-            told_gone: false,
+            seat,
+            lost: None,
+            absence: Arc::default(),
             empty_turns: 0,
         })
     }
@@ -93,7 +102,7 @@ impl FabricEngine {
         loop {
             self.turn(false);
             let Some(device) = &self.device else { return };
-            if device.port().state == PortState::Active || self.told_gone {
+            if device.port().state == PortState::Active || self.lost.is_some() {
                 return;
             }
             let now = Instant::now();
@@ -117,14 +126,19 @@ impl FabricEngine {
 
     /// When the next turn is due though nothing arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.deadline.into_iter().chain(self.lost.as_ref().map(Lost::deadline)).min()
+    }
+
+    /// Whether the port is lost, for whoever waits for that.
+    pub(crate) fn absence(&self) -> Arc<Absence> {
+        self.absence.clone()
     }
 
     /// One turn: what is there comes in, and what the device has goes out.
     pub(crate) fn turn(&mut self, queued: bool) -> Turn {
         let Some(device) = self.device.take() else { return Turn::default() };
         let (received, unread) = self.receive(&device);
-        let said = self.hear(&device);
+        let said = self.hear(&device) | self.look_for_another(&device);
         let now = Instant::now();
         let due = self.deadline.is_some_and(|deadline| deadline <= now);
         let mut sent = false;
@@ -175,26 +189,54 @@ impl FabricEngine {
             let (mut drive, now) = (device.drive(), Instant::now());
             match said {
                 Said::Port(values) => drive.ib_port(now, told(&values)),
-                Said::Resolved { token, gid } => {
+                Said::Resolved { token, gid, absent } => {
                     if let Some(place) = self.questions.iter().position(|(number, _)| *number == token) {
                         let (_, token) = self.questions.swap_remove(place);
-                        drive.neighbour(now, token, gid.ok_or(RouteError::NoRoute));
+                        let nobody = absent.map(|port| format!("port {port} of fabric {}", self.seat.fabric));
+                        let answer = match (gid, nobody) {
+                            (_, Some(port)) => Err(RouteError::NoProgram(port)),
+                            (gid, None) => gid.ok_or(RouteError::NoRoute),
+                        };
+                        drive.neighbour(now, token, answer);
                     }
                 }
             }
         }
-        if let (Some(why), false) = (self.port.gone(), self.told_gone) {
-            tracing::warn!(device = device.name(), "the port is gone: {why}");
-            self.told_gone = true;
-            let (mut drive, now) = (device.drive(), Instant::now());
-            drive.ib_port(now, IbPort::default());
-            for (_, token) in self.questions.drain(..) {
-                drive.neighbour(now, token, Err(RouteError::NoRoute));
+        let Some(why) = self.port.gone().filter(|_| self.lost.is_none()).map(str::to_owned) else {
+            return any;
+        };
+        tracing::warn!(device = device.name(), "the port is gone: {why}");
+        let now = Instant::now();
+        self.lost = Some(Lost::new(now));
+        self.questions.clear();
+        (self.filled, self.sent, self.gone) = (0, 0, 0);
+        let _ = epoll::delete(&self.epoll, self.port.fd()); // it would be readable for ever
+        self.absence.set(Some(why));
+        device.drive().port_lost(now);
+        true
+    }
+
+    /// Looks for the fabric again, once it is gone; whether it is back.
+    fn look_for_another(&mut self, device: &Device) -> bool {
+        let Some(lost) = &mut self.lost else { return false };
+        let now = Instant::now();
+        match lost.look(now, &self.seat) {
+            Look::Nothing => return false,
+            Look::Began => {
+                if let Some(fd) = lost.fd() {
+                    let _ = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+                }
+                return false;
             }
-            let _ = epoll::delete(&self.epoll, self.port.fd()); // it would be readable for ever
-            return true;
+            Look::Back(back) => {
+                let (port, welcome) = *back;
+                (self.port, self.watches_room, self.lost) = (port, false, None);
+                tracing::info!(device = device.name(), "the fabric is back, and the port attached again");
+                self.absence.set(None);
+                device.drive().ib_port(now, told(&welcome.port));
+            }
         }
-        any
+        true
     }
 
     /// Fills transmits until there are no more, or enough for one send.
@@ -250,7 +292,7 @@ impl FabricEngine {
     /// Has epoll tell of room in the socket while something waits for that. What waits for credit is told by the fabric.
     fn watch_for_room(&mut self) {
         let wanted = self.port.is_full();
-        if wanted != self.watches_room && !self.told_gone {
+        if wanted != self.watches_room && self.lost.is_none() {
             self.watches_room = wanted;
             let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
             let flags = if wanted { both } else { epoll::EventFlags::IN };

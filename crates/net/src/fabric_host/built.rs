@@ -2,6 +2,7 @@
 //!
 //! Nodes are added in the plan's order, hosts first, so that a number is enough to find one in the other.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Instant;
 
@@ -26,6 +27,8 @@ pub(super) struct Built {
     pub links: Vec<LinkId>,
     /// Whether nobody has pulled this cable.
     pub plugged: Vec<bool>,
+    /// Ports at which programs are attached.
+    pub attached: BTreeSet<PortId>,
 }
 
 impl Built {
@@ -53,7 +56,13 @@ impl Built {
             let config = SwitchConfig::new(switch.guid, switch.ports, &switch.name);
             subnet.add_switch(config).map_err(|e| wrong(format!("switch {}: {e}", switch.name)))?;
         }
-        let mut built = Built { links: Vec::new(), plugged: vec![true; plan.links.len()], plan, subnet };
+        let mut built = Built {
+            links: Vec::new(),
+            plugged: vec![true; plan.links.len()],
+            attached: BTreeSet::new(),
+            plan,
+            subnet,
+        };
         for link in built.plan.links.clone() {
             let [a, b] = link.ends.map(|end| built.port_id(end));
             let id = built.subnet.connect(a, b, params(&link.shape)).map_err(|e| {

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use everywire_fabric::ib::{PortId, Subnet};
+use everywire_fabric::ib::PortId;
 use everywire_wire::{Gid, Guid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -183,6 +183,7 @@ impl Door {
                     // A hello's answer fits any socket; whoever does not listen is found gone at the next look.
                     let values = welcome.port.clone();
                     let _ = one.channel.send(&Message::Welcome(Box::new(welcome)).bytes());
+                    built.attached.insert(port);
                     self.clients.insert(port, Client::new(one.channel, one.pid, values));
                     self.events.push(DoorEvent::Attached { port, pid: one.pid });
                 }
@@ -231,6 +232,7 @@ impl Door {
     /// A program is no longer there.
     fn part(&mut self, built: &mut Built, now: Instant, port: PortId, why: Departure) {
         let Some(mut client) = self.clients.remove(&port) else { return };
+        built.attached.remove(&port);
         if let Departure::Broke(text) = why {
             client.refuse(text);
         }
@@ -249,16 +251,18 @@ impl Door {
     }
 }
 
-/// The GID of an IP address; zero where nobody has it.
-pub(super) fn resolve(built: &Built, subnet: &Subnet, ip: Gid) -> Gid {
+/// The GID of an IP address, zero where nobody has it; and the name of its port, where no program is attached to that.
+pub(super) fn resolve(built: &Built, ip: Gid) -> (Gid, Option<String>) {
     let wanted = ip.to_ip();
     for (index, host) in built.plan.hosts.iter().enumerate() {
         if let Some(place) = host.ips.iter().position(|own| *own == wanted) {
             let port = super::plan::PortRef { node: NodeRef::Host(index), port: place as u8 + 1 };
-            let prefix = subnet.port_values(built.port_id(port)).map_or(0, |values| values.gid_prefix);
+            let id = built.port_id(port);
+            let prefix = built.subnet.port_values(id).map_or(0, |values| values.gid_prefix);
             let guid = host.guid.0 + place as u64 + 1;
-            return Gid((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes());
+            let gid = Gid((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes());
+            return (gid, (!built.attached.contains(&id)).then(|| built.name(id)));
         }
     }
-    Gid::ZERO
+    (Gid::ZERO, None)
 }

@@ -25,6 +25,7 @@ use super::mads::{Backlog, To};
 use super::ready::Ready;
 use super::seat::Seat;
 use super::snapshot;
+use super::ways::Ways;
 use crate::event::Signal;
 use crate::fabric_port::message::PortValues;
 
@@ -48,6 +49,8 @@ pub(super) struct Engine {
     pub tell: Box<dyn FnMut(FabricEvent) + Send>,
     /// Whether it has been told that the fabric is up.
     pub ready: bool,
+    /// Which hosts the subnet manager cannot reach.
+    pub ways: Ways,
 }
 
 impl Engine {
@@ -87,7 +90,7 @@ impl Engine {
         if let Some(ibsim) = &mut self.ibsim {
             moved |= ibsim.flush_all(ready, &mut self.built, now);
         }
-        self.tell_all();
+        self.tell_all(now);
         moved
     }
 
@@ -116,7 +119,8 @@ impl Engine {
         let door = self.door.as_ref().and_then(Door::timeout);
         let ibsim = self.ibsim.as_ref().and_then(Ibsim::timeout);
         let seat = self.seats.iter().filter_map(Seat::timeout);
-        self.built.subnet.poll_timeout().into_iter().chain(door).chain(ibsim).chain(seat).min()
+        let ways = self.ways.timeout();
+        self.built.subnet.poll_timeout().into_iter().chain(door).chain(ibsim).chain(seat).chain(ways).min()
     }
 
     /// Hands out what has happened in the subnet; whether anything did.
@@ -188,7 +192,7 @@ impl Engine {
         }
     }
 
-    fn tell_all(&mut self) {
+    fn tell_all(&mut self, now: Instant) {
         for event in self.door.as_mut().map(Door::events).unwrap_or_default() {
             let event = match event {
                 DoorEvent::Attached { port, pid } => {
@@ -214,7 +218,12 @@ impl Engine {
             (self.tell)(FabricEvent::Ibsim { port: self.built.name(port), what });
         }
         for event in self.seats.iter_mut().flat_map(Seat::events) {
+            self.ways.want(now);
             (self.tell)(event);
+        }
+        // Another's manager knows itself whom it cannot reach.
+        if let Some(ports) = self.ways.look(&self.built, now).filter(|_| !self.seats.is_empty()) {
+            (self.tell)(FabricEvent::NoWay { ports });
         }
     }
 
@@ -238,6 +247,7 @@ impl Engine {
             true => self.built.subnet.link_up(now, id),
             false => self.built.subnet.link_down(now, id),
         };
+        self.ways.want(now);
         (self.tell)(FabricEvent::Link { port: self.built.plan.port_name(port), up });
         done.map_err(|e| e.to_string())
     }

@@ -18,6 +18,7 @@ mod seat;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -63,6 +64,11 @@ pub enum FabricEvent {
         text: String,
         /// Whether somebody should act.
         warning: bool,
+    },
+    /// Ports of hosts that the subnet manager has no way to, when they become others; none once all have one.
+    NoWay {
+        /// `HOST/PORT` of each.
+        ports: Vec<String>,
     },
     /// A program is attached.
     Attached {
@@ -137,6 +143,7 @@ impl Fabric {
             stop: stop.clone(),
             tell: Box::new(tell),
             ready: false,
+            ways: ways::Ways::new(base),
             built,
         };
         let thread =

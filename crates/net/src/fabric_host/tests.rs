@@ -104,7 +104,7 @@ fn nothing_is_lost_on_the_way_to_a_slow_receiver() {
         assert!(Instant::now() < until);
         sender.receive(|_| {});
         let resolved =
-            |said| if let Said::Resolved { token, gid } = said { Some((token, gid)) } else { None };
+            |said| if let Said::Resolved { token, gid, .. } = said { Some((token, gid)) } else { None };
         if let Some(answer) = sender.said().into_iter().find_map(resolved) {
             break answer;
         }

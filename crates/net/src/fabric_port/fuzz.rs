@@ -38,7 +38,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Credit { lane: 16, total: 70 },
         Message::Port(Box::new(values())),
         Message::Resolve { token: 1, ip: Gid([9; 16]) },
-        Message::Resolved { token: 1, gid: Gid([9; 16]) },
+        Message::Resolved { token: 1, gid: Gid([9; 16]), absent: "" },
+        Message::Resolved { token: 2, gid: Gid([9; 16]), absent: "h2/1" },
         Message::Bye,
     ];
     all.iter().map(Message::bytes).collect()

@@ -11,7 +11,7 @@ use everywire_fabric::ib::IbPort;
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 /// Version of this protocol.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Service levels and virtual lanes of a port.
 pub const LEVELS: usize = 16;
 /// Lanes of the socket: one a service level, and one for management packets, which have virtual lane 15.
@@ -121,8 +121,8 @@ pub enum Message<'a> {
     Port(Box<PortValues>),
     /// Which GID has this IP address?
     Resolve { token: u64, ip: Gid },
-    /// This one; zero where nobody has it.
-    Resolved { token: u64, gid: Gid },
+    /// This one; zero where nobody has it. With the port's name if no program is attached to it, else nothing.
+    Resolved { token: u64, gid: Gid, absent: &'a str },
     /// The program has dropped a packet for its Q_Key, or else its P_Key; the packet's headers.
     WrongKey { is_qkey: bool, head: &'a [u8] },
     /// The program leaves in order.
@@ -233,7 +233,10 @@ impl<'a> Message<'a> {
             }
             PORT => Message::Port(Box::new(reader.port()?)),
             RESOLVE => Message::Resolve { token: reader.u64()?, ip: Gid(reader.array()?) },
-            RESOLVED => Message::Resolved { token: reader.u64()?, gid: Gid(reader.array()?) },
+            RESOLVED => {
+                let (token, gid) = (reader.u64()?, Gid(reader.array()?));
+                Message::Resolved { token, gid, absent: reader.text()? }
+            }
             WRONG_KEY => {
                 let is_qkey = reader.u8()? != 0;
                 let head = reader.take(reader.0.len()).filter(|head| head.len() <= MAX_TEXT)?;
@@ -284,10 +287,11 @@ impl<'a> Message<'a> {
                 out.extend(token.to_le_bytes());
                 out.extend(ip.0);
             }
-            Message::Resolved { token, gid } => {
+            Message::Resolved { token, gid, absent } => {
                 out.push(RESOLVED);
                 out.extend(token.to_le_bytes());
                 out.extend(gid.0);
+                out.extend(absent.as_bytes().iter().take(MAX_TEXT));
             }
             Message::WrongKey { is_qkey, head } => {
                 out.extend([WRONG_KEY, u8::from(*is_qkey)]);

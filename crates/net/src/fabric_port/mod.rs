@@ -6,7 +6,9 @@ pub(crate) mod channel;
 pub(crate) mod credits;
 #[cfg(test)]
 mod fuzz;
+mod greeting;
 pub(crate) mod message;
 pub(crate) mod port;
 
+pub(crate) use greeting::Greeting;
 pub(crate) use port::{FabricPort, Said};

@@ -10,21 +10,14 @@ mod tests;
 use std::collections::VecDeque;
 use std::io;
 use std::iter::Peekable;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use everywire_wire::Gid;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::channel::{BATCH, Channel};
 use super::credits::Credits;
-use super::message::{LANES, MAX_PACKET, Message, PortValues, VERSION, Welcome, lane_of};
-use crate::driver::timespec;
-use crate::fabric_host::place;
+use super::message::{LANES, MAX_PACKET, Message, PortValues, lane_of};
 
-/// How long a fabric may take to answer a hello.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Questions that wait for a full socket; the program asks again for those beyond.
 const MAX_WAITING: usize = 64;
 /// Packets of one lane that wait for its credit. A program that sends more on it waits with all its lanes.
@@ -35,8 +28,8 @@ const MAX_QUEUED: usize = 512;
 pub(crate) enum Said {
     /// The port's values have changed.
     Port(Box<PortValues>),
-    /// The answer to a question; `None` where nobody has the address.
-    Resolved { token: u64, gid: Option<Gid> },
+    /// The answer to a question; `None` where nobody has the address. And the port that has it, if no program is there.
+    Resolved { token: u64, gid: Option<Gid>, absent: Option<String> },
 }
 
 /// A port of a fabric.
@@ -60,16 +53,7 @@ pub(crate) struct FabricPort {
 }
 
 impl FabricPort {
-    /// Attaches to `HOST/PORT` of a fabric.
-    ///
-    /// # Errors
-    /// No such fabric or port; who has the port.
-    pub(crate) fn attach(fabric: &str, port: &str) -> io::Result<(FabricPort, Welcome)> {
-        let fd = place::reach(fabric, || connect(fabric))?;
-        FabricPort::greet(fd, fabric, port)
-    }
-
-    fn new(channel: Channel) -> FabricPort {
+    pub(super) fn new(channel: Channel) -> FabricPort {
         FabricPort {
             channel,
             credits: Credits::default(),
@@ -80,43 +64,6 @@ impl FabricPort {
             first: 0,
             full: false,
             gone: None,
-        }
-    }
-
-    fn greet(fd: OwnedFd, fabric: &str, port: &str) -> io::Result<(FabricPort, Welcome)> {
-        let mut channel = Channel::new(fd);
-        channel.send(&Message::Hello { version: VERSION, port }.bytes())?;
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let text = format!("fabric {fabric} has not answered within {PATIENCE:?}");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            let mut polled = [PollFd::new(&channel, PollFlags::IN)];
-            poll(&mut polled, Some(&timespec(left)))?;
-            let count = channel.receive().map_err(|e| place::not_running(fabric, &e))?;
-            if count == 0 {
-                continue;
-            }
-            let refused = |text: &str| {
-                io::Error::new(io::ErrorKind::ConnectionRefused, format!("fabric {fabric}: {text}"))
-            };
-            let welcome = match Message::parse(channel.message(0)) {
-                Some(Message::Welcome(welcome)) if welcome.version == VERSION => *welcome,
-                Some(Message::Refused(text)) => return Err(refused(text)),
-                _ => {
-                    return Err(refused(
-                        "it speaks another version of the attach protocol; both must be of one release",
-                    ));
-                }
-            };
-            let mut port = FabricPort::new(channel);
-            // More may have come with the welcome.
-            for index in 1..count {
-                port.take(index, &mut |_| {});
-            }
-            return Ok((port, welcome));
         }
     }
 
@@ -142,7 +89,7 @@ impl FabricPort {
         }
     }
 
-    fn take(&mut self, index: usize, each: &mut impl FnMut(&[u8])) {
+    pub(super) fn take(&mut self, index: usize, each: &mut impl FnMut(&[u8])) {
         let broke = match Message::parse(self.channel.message(index)) {
             Some(Message::Packet(packet)) => match lane_of(packet) {
                 Some(lane) if self.credits.received(lane) => {
@@ -154,9 +101,10 @@ impl FabricPort {
             },
             Some(Message::Credit { lane, total }) if self.credits.granted(lane, total) => return,
             Some(Message::Port(values)) => return self.said.push(Said::Port(values)),
-            Some(Message::Resolved { token, gid }) => {
+            Some(Message::Resolved { token, gid, absent }) => {
                 let gid = Some(gid).filter(|gid| !gid.is_zero());
-                return self.said.push(Said::Resolved { token, gid });
+                let absent = Some(absent).filter(|name| !name.is_empty()).map(str::to_owned);
+                return self.said.push(Said::Resolved { token, gid, absent });
             }
             Some(Message::Refused(text)) => text.to_owned(),
             _ => "it broke the attach protocol".to_owned(),
@@ -335,14 +283,6 @@ impl FabricPort {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
-}
-
-/// A socket to the door of a fabric.
-fn connect(fabric: &str) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&fd, &SocketAddrUnix::new(place::attach_socket(fabric))?)?;
-    Ok(fd)
 }
 
 impl Drop for FabricPort {

@@ -75,7 +75,9 @@ impl State {
             bound.inspect(|&bound| self.cm.tcp.release(bound));
             return Err(kind);
         }
-        let local = SocketAddr::new(src_ip.unwrap_or(unspecified(dst.ip())), port);
+        // Elsewhere the route says which address it leaves from.
+        let own = src_ip.or_else(|| self.ib.is_some().then(|| self.ib_name_for(dst.ip())));
+        let local = SocketAddr::new(own.unwrap_or(unspecified(dst.ip())), port);
         let mut record = Record::new(CmStep::ResolveRoute, qp.ty(), local, dst);
         record.qpn = Some(qp.qpn());
         record.ours =
@@ -106,21 +108,29 @@ impl State {
     pub(super) fn cm_deadline(&mut self, _now: Instant, key: Key) {
         self.cm.records.disarm(key);
         let Some(record) = self.cm.records.get_mut(key) else { return };
-        let millis = match (record.pending.take(), record.millis) {
-            (Some(pending), millis) => {
-                self.cm.records.forget_route(pending.token);
-                self.withdraw_route(pending.token);
-                millis.unwrap_or(u64::MAX).min(ROUTE_TIMEOUT.as_millis() as u64)
-            }
-            (None, millis) => millis.unwrap_or(0),
-        };
+        let millis = record.millis.unwrap_or(u64::MAX);
+        let mut kind = CmErrorKind::Deadline { millis };
+        if let Some(pending) = record.pending.take() {
+            kind = match self.ib_silence(pending.token) {
+                RouteError::NoAnswer => {
+                    CmErrorKind::Deadline { millis: millis.min(ROUTE_TIMEOUT.as_millis() as u64) }
+                }
+                silent => CmErrorKind::Route(silent),
+            };
+            self.cm.records.forget_route(pending.token);
+            self.withdraw_route(pending.token);
+        }
         if let Some(comm) = self.cm.records.take_comm(key) {
+            if let Some((tries, every)) = self.cm.engine.unanswered(comm) {
+                let every_millis = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
+                kind = CmErrorKind::Silence { millis, tries, every_millis };
+            }
             self.cm_call(Call::Abandon(comm));
         }
         if let Some(conn) = self.cm.records.get_mut(key).and_then(|record| record.conn.take()) {
             self.cm_call(Call::AbandonStream(conn));
         }
-        self.cm_end(key, End::Failed(CmErrorKind::Deadline { millis }));
+        self.cm_end(key, End::Failed(kind));
     }
 
     /// The driver's answer: the REQ can go, or the attempt is over.

@@ -65,6 +65,9 @@ pub enum CmErrorKind {
         /// The peer program's private data: 136 bytes.
         private_data: Vec<u8>,
     },
+    /// The port is gone, and the peer with it.
+    #[error("the port is gone")]
+    PortLost,
     /// Nothing came back.
     #[error("no answer to {tries} transmissions")]
     TimedOut {
@@ -76,6 +79,18 @@ pub enum CmErrorKind {
     Deadline {
         /// The time given, in milliseconds.
         millis: u64,
+    },
+    /// The same, and nothing has come back till then.
+    #[error(
+        "no answer within the {millis} ms that were given, to {tries} transmissions, one every {every_millis} ms"
+    )]
+    Silence {
+        /// The time given, in milliseconds.
+        millis: u64,
+        /// How often the message was sent.
+        tries: u8,
+        /// Milliseconds between two transmissions.
+        every_millis: u64,
     },
     /// The TCP connection below an iWARP connection could not be made, or ended.
     #[error("{0}")]
@@ -207,13 +222,16 @@ impl CmError {
     }
 
     /// Whether nobody listens there, as far as the peer or the network can tell: REJ 8, SIDR status 1, a refused TCP
-    /// connection, a port that ICMP calls unreachable, a port of a fabric that nobody has brought up. Somebody may come.
+    /// connection, a port that ICMP calls unreachable, a port of a fabric that nobody has brought up, or that no program is attached to. Somebody may come.
     pub fn is_nobody_there(&self) -> bool {
         match &self.0.kind {
             CmErrorKind::Rejected { reason, .. } => *reason == RejReason::InvalidServiceId,
             CmErrorKind::NoService { status, .. } => *status == SidrStatus::UnsupportedServiceId,
             CmErrorKind::Stream(error) => *error == StreamError::Refused,
-            CmErrorKind::Route(error) => matches!(error, RouteError::PortDown | RouteError::Administrator(_)),
+            CmErrorKind::Route(error) => matches!(
+                error,
+                RouteError::PortDown | RouteError::NoProgram(_) | RouteError::Administrator(_)
+            ),
             kind => *kind == CmErrorKind::Unreachable,
         }
     }
@@ -227,10 +245,12 @@ impl CmError {
     pub fn errno(&self) -> i32 {
         match &self.0.kind {
             CmErrorKind::Rejected { .. } | CmErrorKind::NoService { .. } => 111,
-            CmErrorKind::TimedOut { .. } | CmErrorKind::Deadline { .. } | CmErrorKind::NotAnsweredInTime => {
-                110
-            }
-            CmErrorKind::Unreachable | CmErrorKind::Route(_) => 113,
+            CmErrorKind::TimedOut { .. }
+            | CmErrorKind::Deadline { .. }
+            | CmErrorKind::Silence { .. }
+            | CmErrorKind::NotAnsweredInTime => 110,
+            CmErrorKind::Route(RouteError::NoAnswer | RouteError::NoAdministrator) => 110,
+            CmErrorKind::Unreachable | CmErrorKind::PortLost | CmErrorKind::Route(_) => 113,
             CmErrorKind::Stream(error) => error.errno(),
             CmErrorKind::Mpa(Failure::Timeout { .. }) => 110,
             CmErrorKind::Mpa(Failure::Closed { cause, .. }) => cause.map_or(104, StreamError::errno),
@@ -290,6 +310,8 @@ pub enum DisconnectReason {
     Peer,
     /// This side disconnected and the peer never answered.
     TimedOut,
+    /// The port is gone, and the peer with it.
+    PortLost,
     /// The peer was restarted: its queue pair belongs to a newer connection.
     Stale,
     /// The peer rejected the established connection.
@@ -327,6 +349,7 @@ impl fmt::Display for DisconnectReason {
             DisconnectReason::Local => f.write_str("disconnected by this side"),
             DisconnectReason::Peer => f.write_str("disconnected by the peer"),
             DisconnectReason::TimedOut => f.write_str("disconnected, and the peer never answered"),
+            DisconnectReason::PortLost => f.write_str("the port is gone"),
             DisconnectReason::Stale => f.write_str("the peer was restarted"),
             DisconnectReason::Rejected(reason) => write!(f, "the peer rejected it: {reason}"),
             DisconnectReason::Stream(error) => write!(f, "{error}"),

@@ -147,6 +147,11 @@ impl Records {
         self.all.get_mut(&key)
     }
 
+    /// Those that have not ended.
+    pub fn under_way(&self) -> Vec<Key> {
+        self.all.iter().filter(|(_, record)| record.end.is_none()).map(|(key, _)| *key).collect()
+    }
+
     pub fn of_comm(&self, comm: CommId) -> Option<Key> {
         self.by_comm.get(&comm).copied()
     }

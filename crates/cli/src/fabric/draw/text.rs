@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use everywire_net::fabric_host::snapshot::{EndPort, Link, Neighbour, Node, Snapshot, State};
 
+use super::super::run::list;
 use super::levels;
 
 /// Draws it.
@@ -63,6 +64,10 @@ fn head(out: &mut String, snapshot: &Snapshot) {
         _ => format!(", roots {}", snapshot.roots.join(" ")),
     };
     let _ = writeln!(out, "subnet manager {sm}; routing {}{roots}", snapshot.engine.name());
+    let without = snapshot.without_way();
+    if !without.is_empty() {
+        let _ = writeln!(out, "no way from the subnet manager to: {}", list(&without));
+    }
     for warning in &snapshot.warnings {
         let _ = writeln!(out, "warning: {warning}");
     }
@@ -112,9 +117,10 @@ fn host(out: &mut String, snapshot: &Snapshot, node: &Node, neighbours: &[Neighb
         let process = port.process.map(|pid| format!("  process {pid}")).unwrap_or_default();
         let _ = writeln!(
             out,
-            "  {name:<12} {}  {ip:<16} - {peer:<14} {state:<10}{}{process}",
+            "  {name:<12} {}  {ip:<16} - {peer:<14} {state:<10}{}{process}{}",
             port.guid,
-            lid(port)
+            lid(port),
+            if port.no_way { "  no way" } else { "" }
         );
     }
 }

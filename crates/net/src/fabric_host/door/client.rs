@@ -166,8 +166,9 @@ impl Client {
                     }
                     Message::Resolve { token, ip } => {
                         if self.answers.len() < MAX_ANSWERS {
-                            let gid = resolve(built, &built.subnet, ip);
-                            self.answers.push_back(Message::Resolved { token, gid }.bytes());
+                            let (gid, absent) = resolve(built, ip);
+                            let absent = absent.as_deref().unwrap_or_default();
+                            self.answers.push_back(Message::Resolved { token, gid, absent }.bytes());
                         }
                     }
                     Message::WrongKey { is_qkey, head } => {

@@ -5,6 +5,7 @@
 
 mod check;
 mod rate;
+mod ways;
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -104,6 +104,9 @@ pub struct EndPort {
     /// The address that stands for it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ip: Option<std::net::IpAddr>,
+    /// Whether the subnet manager has no way to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_way: bool,
     /// The process that is attached to it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub process: Option<i32>,
@@ -176,7 +179,7 @@ impl Snapshot {
             retry: link.shape.retry,
             bit_errors_ppm: link.shape.bit_errors_ppm,
         });
-        Snapshot {
+        let mut snapshot = Snapshot {
             name: plan.name.clone(),
             running: false,
             sm: plan.all_subnets().map(|subnet| plan.port_name(subnet.sm)).collect::<Vec<_>>().join(" and "),
@@ -186,7 +189,27 @@ impl Snapshot {
             layout: plan.layout,
             links: links.collect(),
             nodes,
+        };
+        snapshot.mark_ways(plan, &plan.without_way(|_| true));
+        snapshot
+    }
+
+    /// Notes which ports of hosts the subnet manager has no way to.
+    fn mark_ways(&mut self, plan: &Plan, without: &[PortRef]) {
+        for (node, picture) in plan.nodes().zip(&mut self.nodes) {
+            for port in &mut picture.end_ports {
+                port.no_way = without.contains(&PortRef { node, port: port.port });
+            }
         }
+    }
+
+    /// Ports of hosts that the subnet manager has no way to: `HOST/PORT`.
+    pub fn without_way(&self) -> Vec<String> {
+        let ports = self.nodes.iter().flat_map(|node| node.end_ports.iter().map(move |port| (node, port)));
+        ports
+            .filter(|(_, port)| port.no_way)
+            .map(|(node, port)| format!("{}/{}", node.name, port.port))
+            .collect()
     }
 
     /// Hosts, routers not among them.
@@ -300,6 +323,7 @@ fn planned_node(plan: &Plan, node: NodeRef) -> Node {
         lmc: 0,
         state: State::Planned,
         ip,
+        no_way: false,
         process: None,
     };
     let (guid, end_ports) = match node {

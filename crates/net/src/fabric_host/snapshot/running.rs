@@ -19,6 +19,11 @@ pub(in super::super) fn take(
 ) -> Snapshot {
     let mut snapshot = Snapshot::of_plan(&built.plan);
     snapshot.running = true;
+    let without = match seats {
+        [] => Vec::new(), // whose manager is where, nobody here knows
+        _ => built.plan.without_way(|link| built.plugged[link]),
+    };
+    snapshot.mark_ways(&built.plan, &without);
     match seats {
         [first, ..] => {
             snapshot.engine = first.engine();

@@ -4,6 +4,7 @@ use rustix::net::socketpair;
 
 use super::*;
 use crate::fabric_port::message::WINDOW;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 fn pair() -> (FabricPort, Channel) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

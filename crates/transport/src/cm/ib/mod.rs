@@ -28,7 +28,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use everywire_wire::{Psn, Qpn};
 use rand_chacha::ChaCha8Rng;
@@ -138,6 +138,14 @@ impl Cm {
     /// What a connection's queue pair is or will be told, as far as it is known.
     pub fn qp_params(&self, id: CommId) -> Option<QpParams> {
         self.conns.get(id).map(|conn| conn.params)
+    }
+
+    /// How often a message has been sent that nothing has come back for, and how long after one another; `None` where none is
+    /// out.
+    pub fn unanswered(&self, id: CommId) -> Option<(u8, Duration)> {
+        let conn = self.conns.get(id).filter(|conn| conn.deadline.is_some() && conn.mras == 0)?;
+        let waits = matches!(conn.state, State::ReqSent | State::RepSent);
+        waits.then(|| ((conn.retries - conn.retries_left.min(conn.retries)).saturating_add(1), conn.interval))
     }
 
     /// What happened so far.

@@ -144,7 +144,7 @@ fn errors_name_addresses_step_and_reason() {
     let start = world.now;
     let limited = options(&a.qp()).timeout(Duration::from_secs(3));
     let error = world.run(world.a.connect(limited)).unwrap_err();
-    assert_eq!(*error.kind(), CmErrorKind::Deadline { millis: 3000 });
+    assert_eq!(*error.kind(), CmErrorKind::Silence { millis: 3000, tries: 1, every_millis: 6442 });
     assert_eq!((world.now - start).as_secs(), 3);
 
     let too_long = ConnParam::with_private_data([0; 57]);

@@ -162,7 +162,7 @@ impl World {
             {
                 let ours = device.gids().iter().find(|gid| gid.ip.is_ipv4() == dst.is_ipv4());
                 let src = src.unwrap_or(ours.unwrap().ip);
-                let answer = self.route.map(|mtu| Route { src, scope_id, mtu });
+                let answer = self.route.clone().map(|mtu| Route { src, scope_id, mtu });
                 drive.resolved(self.now, token, answer);
             }
         }
