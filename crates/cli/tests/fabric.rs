@@ -167,3 +167,20 @@ fn programs_talk_through_a_router() {
     assert!(server.wait().success());
     tshark_finds_nothing(&capture, "_ws.malformed or !infiniband");
 }
+
+/// Three subnets in a row: each manager and each router knows which router leads on, and hops count down at both.
+#[test]
+fn programs_talk_through_two_routers() {
+    let name = format!("row-{}", std::process::id());
+    let topology = format!("{}/../../examples/three-subnets.toml", env!("CARGO_MANIFEST_DIR"));
+    let mut server = Server::start_until(&["fabric", "run", &topology, "--name", &name], "ready");
+    for (from, to, ip) in [("a2", "c2", "10.79.0.2"), ("c2", "b2", "10.78.0.2"), ("b2", "a2", "10.77.0.2")] {
+        let (mine, theirs) = (format!("ib:{name}/{from}/1"), format!("ib:{name}/{to}/1"));
+        let _listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
+        let args = ["ping", ip, "--device", &mine, "-C", "9", "-S", "9000", "--json"];
+        let result = run(&args).expect(0).json();
+        assert_eq!((&result["turns"], &result["verified"]), (&9.into(), &true.into()), "{from} to {to}");
+    }
+    server.signal("TERM");
+    assert!(server.wait().success());
+}

@@ -7,6 +7,7 @@ mod file;
 #[cfg(test)]
 mod fuzz;
 mod generate;
+mod qos;
 #[cfg(test)]
 mod tests;
 
@@ -16,13 +17,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use everywire_net::fabric_host::plan::{
-    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_PPM, NodeRef, PartitionPlan,
-    Plan, PortRef, SubnetPlan, SwitchPlan, check_name,
+    Engine, HostPlan, Layout, LinkPlan, LinkRate, LinkShape, MAX_DELAY, MAX_HOST_PORTS, MAX_LMC, MAX_PPM,
+    MAX_ROUTER_PORTS, MAX_SL, MAX_SM_PRIORITY, MAX_SWITCH_PORTS, NodeRef, PartitionPlan, Plan, PortRef,
+    SubnetPlan, SwitchPlan, check_name,
 };
 use everywire_verbs::{Gid, Guid, Mtu};
 
 use crate::error::CliError;
-use file::{File, LinkFile, ShapeFile};
+use file::{File, LinkFile, ShapeFile, within};
 
 /// Most bytes of a topology file.
 const MAX_FILE: u64 = 4 << 20;
@@ -67,13 +69,14 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         links: Vec::new(),
         sm: PortRef { node: NodeRef::Host(0), port: 1 },
         sm_key: file.sm_key.as_deref().map(sm_key).transpose()?,
-        sm_priority: file.sm_priority.unwrap_or(0),
+        sm_priority: within("sm_priority", file.sm_priority.unwrap_or(0), 0..=MAX_SM_PRIORITY.into())?,
         gid_prefix: file.gid_prefix.as_deref().map_or(Ok(Gid::DEFAULT_PREFIX), gid_prefix)?,
         subnets: Vec::new(),
         engine: Engine::MinHop,
         roots: Vec::new(),
-        lmc: file.lmc.unwrap_or(0),
-        sl: file.sl.unwrap_or(0),
+        lmc: within("lmc", file.lmc.unwrap_or(0), 0..=MAX_LMC.into())?,
+        sl: within("sl", file.sl.unwrap_or(0), 0..=MAX_SL.into())?,
+        lanes: file.qos.as_ref().map(qos::lanes).transpose()?,
         partitions: Vec::new(),
         layout: Layout::Levels,
     };
@@ -85,7 +88,7 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         let guid = host.guid.map_or(Ok(Guid(0)), |text| guid("host.guid", &text))?;
         plan.hosts.push(HostPlan {
             name: host.name,
-            ports: host.ports.unwrap_or(1),
+            ports: within("host.ports", host.ports.unwrap_or(1), 1..=MAX_HOST_PORTS.into())?,
             guid,
             ips: host.ip.map_or_else(Vec::new, file::OneOrMore::into_vec),
             router: false,
@@ -94,13 +97,15 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
     for router in file.router {
         check_name("router.name", &router.name)?;
         let guid = router.guid.map_or(Ok(Guid(0)), |text| guid("router.guid", &text))?;
-        let (name, ports) = (router.name, router.ports);
+        let ports = within("router.ports", router.ports, 1..=MAX_ROUTER_PORTS.into())?;
+        let name = router.name;
         plan.hosts.push(HostPlan { name, ports, guid, ips: Vec::new(), router: true });
     }
     for switch in file.switch {
         check_name("switch.name", &switch.name)?;
         let guid = switch.guid.map_or(Ok(Guid(0)), |text| guid("switch.guid", &text))?;
-        plan.switches.push(SwitchPlan { name: switch.name, ports: switch.ports, guid });
+        let ports = within("switch.ports", switch.ports, 1..=MAX_SWITCH_PORTS.into())?;
+        plan.switches.push(SwitchPlan { name: switch.name, ports, guid });
     }
     number(&mut plan)?;
     for text in &file.links {
@@ -135,10 +140,10 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
                 ports.collect::<Result<Vec<_>, _>>().map_err(|e| format!("partition.{key}: {e}"))
             };
             Ok(PartitionPlan {
-                pkey: partition.pkey,
+                pkey: pkey(partition.pkey)?,
                 full: ports("full", &partition.full)?,
                 limited: ports("limited", &partition.limited)?,
-                sl: partition.sl,
+                sl: within("partition.sl", partition.sl, 0..=MAX_SL.into())?,
             })
         })
         .collect::<Result<_, String>>()?;
@@ -195,21 +200,16 @@ fn shape(file: &ShapeFile, defaults: LinkShape, key: &str) -> Result<LinkShape, 
         shape.delay = Duration::from_nanos((us * 1e3).round() as u64);
     }
     if let Some(bytes) = file.mtu {
-        let found = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == usize::from(bytes));
+        let found = Mtu::ALL.into_iter().find(|mtu| i64::try_from(mtu.bytes()) == Ok(bytes));
         shape.mtu =
             found.ok_or_else(|| format!("{key}: mtu: {bytes} is none of 256, 512, 1024, 2048, 4096"))?;
     }
     if let Some(vls) = file.vls {
-        if !matches!(vls, 1 | 2 | 4 | 8 | 15) {
-            return Err(format!("{key}: vls: {vls} is none of 1, 2, 4, 8, 15"));
-        }
-        shape.vls = vls;
+        let found = [1, 2, 4, 8, 15].into_iter().find(|lanes| i64::from(*lanes) == vls);
+        shape.vls = found.ok_or_else(|| format!("{key}: vls: {vls} is none of 1, 2, 4, 8, 15"))?;
     }
     if let Some(ppm) = file.bit_errors_ppm {
-        if ppm > MAX_PPM {
-            return Err(format!("{key}: bit_errors_ppm: {ppm} is not 0 to {MAX_PPM}"));
-        }
-        shape.bit_errors_ppm = ppm;
+        shape.bit_errors_ppm = within(&format!("{key}: bit_errors_ppm"), ppm, 0..=MAX_PPM.into())?;
     }
     shape.retry = file.retry.unwrap_or(shape.retry);
     Ok(shape)
@@ -231,6 +231,13 @@ fn gid_prefix(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 16);
     digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(|| {
         format!("gid_prefix: {text:?} is none: 16 hexadecimal digits after 0x, as in \"0xfec0000000000001\"")
+    })
+}
+
+/// 15 bits; which of them name a partition the plan says.
+fn pkey(value: i64) -> Result<u16, String> {
+    u16::try_from(value).map_err(|_| {
+        format!("partition.pkey: {value} is none of 0x0001 to 0x7ffe (the membership bit is not part of it)")
     })
 }
 

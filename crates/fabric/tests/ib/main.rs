@@ -4,6 +4,7 @@ mod agents;
 mod credits;
 mod data;
 mod keys;
+mod lanes;
 mod manager;
 mod router;
 mod traffic;

@@ -7,13 +7,15 @@ use std::io;
 use std::time::Instant;
 
 use everywire_fabric::ib::{
-    HcaConfig, LinkId, LinkParams, NodeId, PortId, RouterConfig, Subnet, SubnetOptions, SwitchConfig,
-    VcrcCheck,
+    HcaConfig, LinkId, LinkParams, NodeId, PortId, PrefixRoute, RouterConfig, Subnet, SubnetOptions,
+    SwitchConfig, VcrcCheck,
 };
 
 use everywire_fabric::faults::Ppm;
+use everywire_wire::Gid;
 
-use super::plan::{LinkShape, NodeRef, Plan, PortRef};
+use super::plan::{LinkShape, NodeRef, Plan, PortRef, Subnets};
+use super::seat::port_guid;
 
 /// Bytes of each lane's receive buffer at both ends of a link.
 const BUFFER: usize = 64 << 10;
@@ -42,10 +44,14 @@ impl Built {
         // What attached programs send is theirs to sum right; the first switch looks.
         let options = SubnetOptions { vcrc: VcrcCheck::FirstHop, ..SubnetOptions::default() };
         let mut subnet = Subnet::new(base, seed, options);
-        for host in &plan.hosts {
+        let subnets = Subnets::of(&plan);
+        for (index, host) in plan.hosts.iter().enumerate() {
             let (guid, ports, name) = (host.guid, host.ports, host.name.clone());
             if host.router {
-                let added = subnet.add_router(RouterConfig::new(guid, ports, &name));
+                let added = subnet.add_router(RouterConfig {
+                    routes: routes(&plan, &subnets, index),
+                    ..RouterConfig::new(guid, ports, &name)
+                });
                 added.map_err(|e| wrong(format!("router {name}: {e}")))?;
                 continue;
             }
@@ -115,6 +121,26 @@ impl Built {
     pub(super) fn link_at(&self, port: PortId) -> Option<usize> {
         self.plan.peer(self.port_ref(port)).map(|(link, _)| link)
     }
+}
+
+/// A router's ways to the subnets that none of its ports is in: by the next router of the way.
+fn routes(plan: &Plan, subnets: &Subnets, router: usize) -> Vec<PrefixRoute> {
+    let node = NodeRef::Host(router);
+    let ports = (1..=plan.hosts[router].ports).map(|port| PortRef { node, port });
+    let own: Vec<(PortRef, usize)> = ports.filter_map(|port| Some((port, subnets.at(port)?))).collect();
+    let prefixes: Vec<u64> = plan.all_subnets().map(|subnet| subnet.gid_prefix).collect();
+    let beyond = (0..prefixes.len()).filter(|to| own.iter().all(|(_, at)| at != to));
+    beyond
+        .filter_map(|to| {
+            let ways = own.iter().filter_map(|(port, at)| {
+                let hop = subnets.from(*at).iter().find(|hop| hop.to == to && hop.port.node != node)?;
+                Some((hop.routers, *port, *at, hop.port))
+            });
+            let (_, port, at, next) = ways.min_by_key(|way| way.0)?;
+            let next = u128::from(prefixes[at]) << 64 | u128::from(port_guid(plan, next).0);
+            Some(PrefixRoute { prefix: prefixes[to], port: port.port, next: Gid(next.to_be_bytes()) })
+        })
+        .collect()
 }
 
 fn params(shape: &LinkShape) -> LinkParams {

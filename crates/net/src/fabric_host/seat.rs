@@ -9,7 +9,7 @@ use everywire_wire::{Guid, Mad};
 
 use super::FabricEvent;
 use super::built::Built;
-use super::plan::{self, NodeRef, Plan, PortRef, SubnetPlan};
+use super::plan::{self, NodeRef, Plan, PortRef, SubnetPlan, Subnets};
 
 /// Warnings that are kept for pictures.
 const MAX_WARNINGS: usize = 32;
@@ -118,6 +118,8 @@ fn config(plan: &Plan, entropy: u64, at: PortRef, gid_prefix: u64) -> SmConfig {
     let sm_key = plan.sm_key.unwrap_or(base.sm_key);
     let mut config =
         SmConfig { engine, lmc: plan.lmc, sm_key, priority: plan.sm_priority, gid_prefix, ..base };
+    config.lanes = plan.lanes.clone();
+    config.prefix_routes = prefix_routes(plan, at);
     config.partitions.extend(plan.partitions.iter().map(|partition| {
         let member = |full| move |port: &PortRef| (port_guid(plan, *port), full);
         let full = partition.full.iter().map(member(true));
@@ -128,8 +130,15 @@ fn config(plan: &Plan, entropy: u64, at: PortRef, gid_prefix: u64) -> SmConfig {
     config
 }
 
+/// The routers' ports by which each other subnet is reached, the shortest way first.
+fn prefix_routes(plan: &Plan, at: PortRef) -> Vec<(u64, Guid)> {
+    let (subnets, all) = (Subnets::of(plan), plan.all_subnets().collect::<Vec<_>>());
+    let hops = subnets.at(at).map_or(&[][..], |own| subnets.from(own));
+    hops.iter().map(|hop| (all[hop.to].gid_prefix, port_guid(plan, hop.port))).collect()
+}
+
 /// GUID of a host's port, or of a switch.
-fn port_guid(plan: &Plan, port: PortRef) -> Guid {
+pub(super) fn port_guid(plan: &Plan, port: PortRef) -> Guid {
     match port.node {
         NodeRef::Host(index) => Guid(plan.hosts[index].guid.0 + u64::from(port.port)),
         NodeRef::Switch(index) => plan.switches[index].guid,

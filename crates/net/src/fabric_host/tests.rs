@@ -50,6 +50,7 @@ pub(super) fn plan(name: &str) -> Plan {
         roots: Vec::new(),
         lmc: 0,
         sl: 0,
+        lanes: None,
         partitions: Vec::new(),
         layout: Layout::Levels,
     }

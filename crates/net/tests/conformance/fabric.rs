@@ -44,6 +44,7 @@ fn plan(name: String) -> Plan {
         roots: Vec::new(),
         lmc: 0,
         sl: 0,
+        lanes: None,
         partitions: Vec::new(),
         layout: Layout::Levels,
     }

@@ -1,6 +1,9 @@
 //! A topology file as written: the keys that there are, before anything refers to anything.
+//!
+//! Numbers are as wide as TOML has them, so that what is out of range is refused by its key and range, not by a type.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use everywire_net::fabric_host::plan::{Engine, Layout};
 use serde::Deserialize;
@@ -16,7 +19,7 @@ pub struct File {
     /// Its SM_Key.
     pub sm_key: Option<String>,
     /// Its priority.
-    pub sm_priority: Option<u8>,
+    pub sm_priority: Option<i64>,
     /// High half of GIDs.
     pub gid_prefix: Option<String>,
     /// Further subnets.
@@ -30,9 +33,11 @@ pub struct File {
     /// Root switches.
     pub roots: Option<Vec<String>>,
     /// LID mask control.
-    pub lmc: Option<u8>,
+    pub lmc: Option<i64>,
     /// Service level of paths in the default partition.
-    pub sl: Option<u8>,
+    pub sl: Option<i64>,
+    /// How service levels share links.
+    pub qos: Option<QosFile>,
     /// How `fabric show` draws it.
     pub layout: Option<LayoutFile>,
     /// What links are like that do not say.
@@ -62,24 +67,30 @@ pub struct File {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Generate {
     /// Folded Clos of switches with this radix.
-    FatTree { hosts: usize, radix: u8 },
+    FatTree { hosts: i64, radix: i64 },
     /// Switches in a ring.
     Ring {
-        switches: usize,
+        switches: i64,
         #[serde(default = "one")]
-        hosts_per_switch: usize,
+        hosts_per_switch: i64,
     },
     /// Switches in a torus of two dimensions.
     Torus {
-        columns: usize,
-        rows: usize,
+        columns: i64,
+        rows: i64,
         #[serde(default = "one")]
-        hosts_per_switch: usize,
+        hosts_per_switch: i64,
     },
 }
 
-fn one() -> usize {
+fn one() -> i64 {
     1
+}
+
+/// A number of the file in its range, which is within that of `T`.
+pub fn within<T: TryFrom<i64>>(key: &str, value: i64, range: RangeInclusive<i64>) -> Result<T, String> {
+    let found = T::try_from(value).ok().filter(|_| range.contains(&value));
+    found.ok_or_else(|| format!("{key}: {value} is not {} to {}", range.start(), range.end()))
 }
 
 /// One thing or a list.
@@ -107,7 +118,7 @@ impl<T> OneOrMore<T> {
 #[serde(deny_unknown_fields)]
 pub struct HostFile {
     pub name: String,
-    pub ports: Option<u8>,
+    pub ports: Option<i64>,
     pub guid: Option<String>,
     /// One address a port.
     pub ip: Option<OneOrMore<IpAddr>>,
@@ -118,8 +129,20 @@ pub struct HostFile {
 #[serde(deny_unknown_fields)]
 pub struct SwitchFile {
     pub name: String,
-    pub ports: u8,
+    pub ports: i64,
     pub guid: Option<String>,
+}
+
+/// How service levels share links.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QosFile {
+    /// The lane of each service level.
+    pub sl2vl: Vec<i64>,
+    /// `LANE:WEIGHT,…`, as OpenSM writes it.
+    pub vlarb_high: Option<String>,
+    pub vlarb_low: Option<String>,
+    pub high_limit: Option<i64>,
 }
 
 /// A subnet beyond a router.
@@ -136,12 +159,12 @@ pub struct SubnetFile {
 pub struct ShapeFile {
     pub rate: Option<String>,
     pub delay_us: Option<f64>,
-    pub mtu: Option<u16>,
-    pub vls: Option<u8>,
+    pub mtu: Option<i64>,
+    pub vls: Option<i64>,
     /// Link-level retry.
     pub retry: Option<bool>,
     /// Packets in a million of which the wire flips a bit.
-    pub bit_errors_ppm: Option<u32>,
+    pub bit_errors_ppm: Option<i64>,
 }
 
 /// A link with its own properties. (`flatten` and unknown keys do not go together, so they stand here once more.)
@@ -158,10 +181,10 @@ struct LinkKeys {
     ends: [String; 2],
     rate: Option<String>,
     delay_us: Option<f64>,
-    mtu: Option<u16>,
-    vls: Option<u8>,
+    mtu: Option<i64>,
+    vls: Option<i64>,
     retry: Option<bool>,
-    bit_errors_ppm: Option<u32>,
+    bit_errors_ppm: Option<i64>,
 }
 
 impl From<LinkKeys> for LinkFile {
@@ -176,14 +199,14 @@ impl From<LinkKeys> for LinkFile {
 #[serde(deny_unknown_fields)]
 pub struct PartitionFile {
     /// Without the membership bit.
-    pub pkey: u16,
+    pub pkey: i64,
     #[serde(default)]
     pub full: Vec<String>,
     #[serde(default)]
     pub limited: Vec<String>,
     /// Service level of paths in it.
     #[serde(default)]
-    pub sl: u8,
+    pub sl: i64,
 }
 
 /// How it is drawn.
@@ -192,7 +215,7 @@ pub struct PartitionFile {
 pub enum LayoutFile {
     Levels,
     Circle,
-    Grid { columns: usize },
+    Grid { columns: i64 },
 }
 
 impl LayoutFile {
@@ -201,12 +224,12 @@ impl LayoutFile {
         match self {
             LayoutFile::Levels => Ok(Layout::Levels),
             LayoutFile::Circle => Ok(Layout::Circle),
-            LayoutFile::Grid { columns } if (1..=switches.max(1)).contains(&columns) => {
-                Ok(Layout::Grid(columns))
-            }
-            LayoutFile::Grid { columns } => {
-                Err(format!("layout.grid.columns: {columns}; there are {switches} switches to stand in them"))
-            }
+            LayoutFile::Grid { columns } => match usize::try_from(columns) {
+                Ok(columns) if (1..=switches.max(1)).contains(&columns) => Ok(Layout::Grid(columns)),
+                _ => Err(format!(
+                    "layout.grid.columns: {columns} is not 1 to {switches}, the switches that stand in them"
+                )),
+            },
         }
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::fabric::draw;
 
 fn files() -> Vec<Vec<u8>> {
-    ["fat-tree-16", "ring", "torus", "written-out"]
+    ["fat-tree-16", "ring", "torus", "written-out", "three-subnets"]
         .map(|name| {
             let path = format!("{}/../../examples/{name}.toml", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(path).expect("an example");

@@ -10,7 +10,7 @@ use everywire_net::fabric_host::plan::{
 };
 use everywire_verbs::Guid;
 
-use super::file::Generate;
+use super::file::{Generate, within};
 
 /// Adds the shape to a plan that is still empty.
 pub fn generate(what: &Generate, link: LinkShape, plan: &mut Plan) -> Result<(), String> {
@@ -21,12 +21,16 @@ pub fn generate(what: &Generate, link: LinkShape, plan: &mut Plan) -> Result<(),
     let shape = match *what {
         Generate::FatTree { hosts, radix } => {
             let key = "generate.fat_tree";
+            let hosts = count(key, "hosts", hosts)?;
+            let radix = u8::try_from(count(key, "radix", radix)?).unwrap_or(u8::MAX);
             check_fat_tree(key, hosts, radix)?;
             (plan.engine, plan.layout) = (Engine::FatTree, Layout::Levels);
             Topology::fat_tree(hosts, radix.into()).map_err(wrong(key))?
         }
         Generate::Ring { switches, hosts_per_switch } => {
             let key = "generate.ring";
+            let switches = count(key, "switches", switches)?;
+            let hosts_per_switch = count(key, "hosts_per_switch", hosts_per_switch)?;
             if switches < 3 {
                 return Err(format!("{key}.switches: {switches}; a ring has at least 3"));
             }
@@ -36,6 +40,8 @@ pub fn generate(what: &Generate, link: LinkShape, plan: &mut Plan) -> Result<(),
         }
         Generate::Torus { columns, rows, hosts_per_switch } => {
             let key = "generate.torus";
+            let (columns, rows) = (count(key, "columns", columns)?, count(key, "rows", rows)?);
+            let hosts_per_switch = count(key, "hosts_per_switch", hosts_per_switch)?;
             for (name, value) in [("columns", columns), ("rows", rows)] {
                 if value < 3 {
                     return Err(format!("{key}.{name}: {value}; a torus has at least 3 in each dimension"));
@@ -70,6 +76,11 @@ fn take_over(shape: &Topology, link: LinkShape, plan: &mut Plan) {
         _ => None,
     });
     plan.roots.extend(roots);
+}
+
+/// No more than a fabric has nodes.
+fn count(key: &str, name: &str, value: i64) -> Result<usize, String> {
+    within(&format!("{key}.{name}"), value, 0..=MAX_NODES as i64)
 }
 
 /// Two levels hold radix² / 2 hosts, three radix³ / 4.

@@ -1,6 +1,6 @@
 //! What topologies say and what is refused, with what words.
 
-use everywire_net::fabric_host::plan::{MAX_NODES, Speed, Width};
+use everywire_net::fabric_host::plan::{MAX_NODES, Speed, VlWeight, Width};
 use everywire_net::fabric_host::snapshot::Snapshot;
 
 use super::*;
@@ -118,6 +118,106 @@ fn mistakes_are_told_with_key_value_and_limit() {
         let error = refused(text);
         assert!(error.starts_with("t.toml: "), "{error}");
         assert!(words.iter().all(|word| error.contains(word)), "{text}\n{error}\nlacks one of {words:?}");
+    }
+}
+
+/// A file with every key there is, and what becomes of each.
+#[test]
+fn every_key_reaches_the_plan() {
+    let plan = plan(
+        "name = \"all\"\nsm = \"a\"\nsm_key = \"0x5\"\nsm_priority = 9\ngid_prefix = \"0xfec0000000000007\"\n\
+         engine = \"updn\"\nroots = [\"s1\"]\nlmc = 2\nsl = 3\nlayout = { grid = { columns = 2 } }\n\
+         links = [\"a - s1/1\", \"r/1 - s1/3\", \"r/2 - s2/2\"]\n\
+         [defaults]\nrate = \"4xEDR\"\ndelay_us = 0.5\nmtu = 1024\nvls = 8\nretry = true\nbit_errors_ppm = 7\n\
+         [qos]\nsl2vl = [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 15]\nvlarb_high = \"3:9\"\n\
+         vlarb_low = \"0:1, 1:2,2:255\"\nhigh_limit = 255\n\
+         [[subnet]]\nsm = \"b/1\"\ngid_prefix = \"0xfec0000000000008\"\n\
+         [[router]]\nname = \"r\"\nports = 2\nguid = \"0x77\"\n\
+         [[host]]\nname = \"a\"\nip = \"192.0.2.1\"\nguid = \"0x11\"\n\
+         [[host]]\nname = \"b\"\nports = 2\nip = [\"192.0.2.2\", \"192.0.2.3\"]\nguid = \"0x21\"\n\
+         [[switch]]\nname = \"s1\"\nports = 4\nguid = \"0x31\"\n[[switch]]\nname = \"s2\"\nports = 3\n\
+         [[link]]\nends = [\"b/1\", \"s2/1\"]\nrate = \"1xSDR\"\ndelay_us = 2.0\nmtu = 256\nvls = 1\nretry = false\n\
+         bit_errors_ppm = 1\n\
+         [[partition]]\npkey = 0x12\nfull = [\"a\"]\nlimited = [\"b/2\"]\nsl = 4\n",
+    );
+    let port = |name: &str| plan.port(name).unwrap();
+    assert_eq!((plan.name.as_str(), plan.sm, plan.sm_key, plan.sm_priority), ("all", port("a"), Some(5), 9));
+    assert_eq!(
+        (plan.gid_prefix, plan.engine, &plan.roots[..]),
+        (0xfec0_0000_0000_0007, Engine::UpDown, &[0][..])
+    );
+    assert_eq!((plan.lmc, plan.sl, plan.layout), (2, 3, Layout::Grid(2)));
+    let shape = |link: usize| {
+        let LinkShape { rate, delay, mtu, vls, retry, bit_errors_ppm } = plan.links[link].shape;
+        ((rate.width, rate.speed, delay.as_nanos()), (mtu.bytes(), vls, retry, bit_errors_ppm))
+    };
+    assert_eq!(shape(0), ((Width::X4, Speed::Edr, 500), (1024, 8, true, 7)));
+    assert_eq!(shape(3), ((Width::X1, Speed::Sdr, 2000), (256, 1, false, 1)));
+    let ends = |link: usize| plan.links[link].ends;
+    assert_eq!((ends(1), ends(3)), ([port("r/1"), port("s1/3")], [port("b/1"), port("s2/1")]));
+    let lanes = plan.lanes.as_ref().unwrap();
+    let weights = |of: &[VlWeight]| of.iter().map(|entry| (entry.vl, entry.weight)).collect::<Vec<_>>();
+    assert_eq!((&lanes.sl2vl[..5], lanes.sl2vl[15], lanes.high_limit), (&[0, 1, 2, 3, 0][..], 15, 255));
+    let low = weights(lanes.low.as_ref().unwrap());
+    assert_eq!((weights(&lanes.high), low), (vec![(3, 9)], vec![(0, 1), (1, 2), (2, 255)]));
+    assert_eq!(plan.subnets, [SubnetPlan { sm: port("b/1"), gid_prefix: 0xfec0_0000_0000_0008 }]);
+    let nodes: Vec<_> =
+        plan.hosts.iter().map(|host| (host.name.as_str(), host.ports, host.guid.0, host.router)).collect();
+    assert_eq!(nodes, [("a", 1, 0x11, false), ("b", 2, 0x21, false), ("r", 2, 0x77, true)]);
+    assert_eq!(plan.hosts[1].ips, ["192.0.2.2", "192.0.2.3"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+    let switches: Vec<_> = plan.switches.iter().map(|switch| (switch.name.as_str(), switch.ports)).collect();
+    assert_eq!((switches, plan.switches[0].guid), (vec![("s1", 4), ("s2", 3)], Guid(0x31)));
+    let partition = PartitionPlan { pkey: 0x12, full: vec![port("a")], limited: vec![port("b/2")], sl: 4 };
+    assert_eq!(plan.partitions, [partition]);
+}
+
+/// Also what no byte holds: the range is the key's, not that of a type.
+#[test]
+fn numbers_out_of_range_are_told_by_key_and_range() {
+    let host = "[[host]]\nname = \"h1\"\n";
+    let qos = |text: &str| format!("[qos]\n{text}\n{host}");
+    let all = "sl2vl = [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]";
+    for (text, words) in [
+        (format!("lmc = 300\n{host}"), "lmc: 300 is not 0 to 7"),
+        (format!("lmc = -1\n{host}"), "lmc: -1 is not 0 to 7"),
+        (format!("sl = 16\n{host}"), "sl: 16 is not 0 to 15"),
+        (format!("sm_priority = -1\n{host}"), "sm_priority: -1 is not 0 to 15"),
+        (format!("sm_priority = 1000\n{host}"), "sm_priority: 1000 is not 0 to 15"),
+        (format!("gid_prefix = \"0xfec0\"\n{host}"), "gid_prefix: \"0xfec0\" is none: 16 hexadecimal digits"),
+        (format!("gid_prefix = \"0xff00000000000000\"\n{host}"), "gid_prefix: 0xff00000000000000"),
+        (format!("{host}ports = 0"), "host.ports: 0 is not 1 to 2"),
+        (format!("{host}ports = 256"), "host.ports: 256 is not 1 to 2"),
+        (format!("{host}[[switch]]\nname = \"s\"\nports = 65"), "switch.ports: 65 is not 1 to 64"),
+        (format!("{host}[[router]]\nname = \"r\"\nports = 17"), "router.ports: 17 is not 1 to 16"),
+        (format!("{host}[[partition]]\npkey = 70000"), "partition.pkey: 70000 is none of 0x0001 to 0x7ffe"),
+        (format!("{host}[[partition]]\npkey = 0"), "partition.pkey: 0x0000 is none of 0x0001 to 0x7ffe"),
+        (format!("{host}[[partition]]\npkey = 1\nsl = 16"), "partition.sl: 16 is not 0 to 15"),
+        (format!("{host}[defaults]\nvls = 300"), "defaults: vls: 300 is none of 1, 2, 4, 8, 15"),
+        (format!("{host}[defaults]\nmtu = 65536"), "defaults: mtu: 65536 is none of 256"),
+        (format!("{host}[defaults]\nbit_errors_ppm = -3"), "bit_errors_ppm: -3 is not 0 to 1000000"),
+        (format!("{host}[defaults]\ndelay_us = 1e9"), "delay_us: 1000000000 is not 0 to 100000"),
+        ("generate.fat_tree = { hosts = -1, radix = 4 }".into(), "fat_tree.hosts: -1 is not 0 to 4096"),
+        ("generate.fat_tree = { hosts = 4, radix = 260 }".into(), "radix"),
+        ("generate.ring = { switches = -4 }".into(), "ring.switches: -4 is not 0 to"),
+        ("generate.torus = { columns = 3, rows = 5000 }".into(), "torus.rows: 5000 is not 0 to"),
+        (
+            "layout.grid.columns = -1\ngenerate.ring = { switches = 4 }".into(),
+            "grid.columns: -1 is not 1 to 4",
+        ),
+        (qos("sl2vl = [0, 1]"), "qos.sl2vl: 2 lanes; 16 are needed"),
+        (qos(&all.replace('1', "16")), "qos.sl2vl: 16 is not 0 to 15"),
+        (qos(&format!("{all}\nhigh_limit = 256")), "qos.high_limit: 256 is not 0 to 255"),
+        (qos(&format!("{all}\nvlarb_low = \"0:256\"")), "qos.vlarb_low: \"0:256\" is no LANE:WEIGHT"),
+        (qos(&format!("{all}\nvlarb_high = \"15:1\"")), "qos.vlarb_high: 15 is no data lane: 0 to 14"),
+        (
+            qos(&format!("{all}\nvlarb_high = \"{}\"", "0:1,".repeat(65))),
+            "qos.vlarb_high: 65 entries; a table has at most 64",
+        ),
+        (qos(&format!("{all}\nvlarb_low = \"0:9,1:0\"")), "qos.vlarb_low: lane 1 of SL 1 has no weight"),
+        (qos("colour = 1"), "unknown field `colour`, expected one of `sl2vl`"),
+    ] {
+        let error = refused(&text);
+        assert!(error.contains(words), "{text}\n{error}\nlacks {words:?}");
     }
 }
 

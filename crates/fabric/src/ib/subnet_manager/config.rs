@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use everywire_wire::{Gid, Guid, Lid, PKey};
 
+use super::lanes::LaneTables;
 use super::routing::RoutingEngine;
 
 /// The most nodes of a subnet: there are no more unicast LIDs.
@@ -96,14 +97,16 @@ pub struct SmConfig {
     pub window: usize,
     /// SubnetTimeOut of all ports, and life time of packets: 4.096 µs × 2^value.
     pub subnet_timeout: u8,
-    /// SLtoVL and arbitration tables are written: service levels share the data lanes evenly. Many requests a switch.
+    /// SLtoVL and arbitration tables are written. Many requests a switch.
     pub qos: bool,
+    /// What they say; service levels share the data lanes evenly if nothing.
+    pub lanes: Option<LaneTables>,
     /// Switches check the partitions of their adapters' packets, both ways, where they can.
     pub enforce_partitions: bool,
     /// Who may talk to whom.
     pub partitions: Vec<Partition>,
-    /// Which router's port leads to which other subnet: GID prefix, port GUID. Empty: every other prefix by the router with the
-    /// lowest node GUID, where there is one.
+    /// Which router's port leads to which other subnet: GID prefix, port GUID; of several for one prefix the first that is there.
+    /// Empty: every other prefix by the router with the lowest node GUID, where there is one.
     pub prefix_routes: Vec<(u64, Guid)>,
     /// LIDs that ports had before, by port GUID, to be given again.
     pub lids: Vec<(Guid, Lid)>,
@@ -134,6 +137,7 @@ impl SmConfig {
             window: 16,
             subnet_timeout: 18,
             qos: true,
+            lanes: None,
             enforce_partitions: true,
             partitions: vec![Partition::default_for_all()],
             prefix_routes: Vec::new(),

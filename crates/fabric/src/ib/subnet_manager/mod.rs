@@ -10,6 +10,7 @@ pub mod config;
 mod election;
 mod hosted;
 mod inventory;
+pub mod lanes;
 mod lids;
 mod requests;
 pub mod routing;
@@ -28,6 +29,7 @@ use everywire_wire::{Gid, Guid, Lid, Mad, PKey, Qpn};
 pub use config::{Partition, SmConfig};
 pub use election::SmState;
 pub use hosted::HostedSm;
+pub use lanes::LaneTables;
 pub use routing::RoutingEngine;
 
 use election::{Handovers, OtherSm};

@@ -7,11 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use everywire_wire::smp::codes::{capability, port_state, vls};
-use everywire_wire::smp::{
-    MulticastForwardingTable, PKeyTable, PortInfo, SlToVl, Smp, SwitchInfo, VlArbitration, VlWeight,
-    attribute,
-};
+use everywire_wire::smp::codes::{capability, port_state};
+use everywire_wire::smp::{MulticastForwardingTable, PKeyTable, PortInfo, Smp, SwitchInfo, attribute};
 use everywire_wire::{Guid, Lid, PKey};
 
 use super::inventory::{Map, Port};
@@ -38,8 +35,6 @@ const VL_STALL_COUNT: u8 = 7;
 const ERROR_THRESHOLD: u8 = 8;
 /// LinkDownDefaultState: polling.
 const POLLING: u8 = 2;
-/// Of each data lane in the low-priority table, in units of 64 bytes: enough for the largest packet.
-const VL_WEIGHT: u8 = 72;
 
 /// What was written to a node: by port, attribute and modifier.
 #[derive(Debug, Clone, Default)]
@@ -104,7 +99,15 @@ impl Sm {
     }
 
     /// Writes an attribute, unless it was written before.
-    fn put(&mut self, node: Guid, port: u8, path: &Path, attribute: u16, modifier: u32, data: [u8; 64]) {
+    pub(super) fn put(
+        &mut self,
+        node: Guid,
+        port: u8,
+        path: &Path,
+        attribute: u16,
+        modifier: u32,
+        data: [u8; 64],
+    ) {
         let shadow = self.shadows.entry(node).or_default();
         if shadow.values.get(&(port, attribute, modifier)) != Some(&data) {
             self.requests.push(Request::set(path, attribute, modifier, data, Purpose::Set(node, port)));
@@ -193,6 +196,9 @@ impl Sm {
             want.operational_vls = port.info.vl_cap.min(peer.vl_cap).max(1);
             want.local_phy_errors = ERROR_THRESHOLD;
             want.overrun_errors = ERROR_THRESHOLD;
+            if let Some(tables) = &self.config.lanes {
+                want.vl_high_limit = tables.high_limit;
+            }
             if !kind.is_end_port {
                 (want.hoq_life, want.vl_stall_count) = (HOQ_LIFE, VL_STALL_COUNT);
             }
@@ -239,35 +245,6 @@ impl Sm {
             let mut data = [0; 64];
             table.emit(&mut data);
             self.put(node, number, path, attribute::PKEY_TABLE, modifier, data);
-        }
-    }
-
-    /// Service levels over the data lanes that both ends have, and the lanes' shares.
-    fn set_lanes(&mut self, node: Guid, number: u8, port: &Port, inputs: &[u8]) {
-        let peer = port.peer.and_then(|(node, number)| self.known.port(node, number));
-        let code = port.info.vl_cap.min(peer.map_or(1, |peer| peer.info.vl_cap));
-        let lanes = vls::count(code).max(1);
-        if port.info.vl_cap <= 1 {
-            return;
-        }
-        if port.info.capability_mask & capability::SL_MAPPING != 0 || inputs.len() > 1 {
-            let mut data = [0; 64];
-            SlToVl::new(std::array::from_fn(|sl| sl as u8 % lanes)).emit(&mut data);
-            for input in inputs {
-                let modifier = u32::from(*input) << 8 | u32::from(number);
-                self.put(node, number, &port.path, attribute::SL_TO_VL, modifier, data);
-            }
-        }
-        if port.info.vl_arbitration_low_cap > 0 {
-            let room = usize::from(lanes.min(port.info.vl_arbitration_low_cap));
-            let mut low = VlArbitration::default();
-            for (vl, entry) in low.entries.iter_mut().enumerate().take(room) {
-                *entry = VlWeight { vl: vl as u8, weight: VL_WEIGHT, ..VlWeight::default() };
-            }
-            let mut data = [0; 64];
-            low.emit(&mut data);
-            let modifier = 1 << 16 | u32::from(number);
-            self.put(node, number, &port.path, attribute::VL_ARBITRATION, modifier, data);
         }
     }
 

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use everywire_wire::Gid;
 
 use super::{
-    MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_ROUTER_PORTS, MAX_SL,
-    MAX_SM_PRIORITY, MAX_SUBNETS, MAX_SWITCH_PORTS, NodeRef, Plan, SubnetPlan,
+    DROPS, MAX_DELAY, MAX_HOST_PORTS, MAX_LINKS, MAX_LMC, MAX_NAME, MAX_NODES, MAX_PPM, MAX_ROUTER_PORTS,
+    MAX_SL, MAX_SM_PRIORITY, MAX_SUBNETS, MAX_SWITCH_PORTS, MAX_WEIGHTS, NodeRef, Plan, SubnetPlan,
 };
 
 impl Plan {
@@ -43,7 +43,33 @@ impl Plan {
         if let Some(sl) = levels.into_iter().find(|sl| *sl > MAX_SL) {
             return Err(format!("sl: {sl} is more than {MAX_SL} (IBTA §7.6.5)"));
         }
+        self.check_lanes()?;
         self.check_partitions()
+    }
+
+    fn check_lanes(&self) -> Result<(), String> {
+        let Some(tables) = &self.lanes else { return Ok(()) };
+        if let Some((sl, vl)) = (0..).zip(tables.sl2vl).find(|(_, vl): &(u8, u8)| *vl > DROPS) {
+            return Err(format!(
+                "qos.sl2vl: {vl} for SL {sl} is no lane: 0 to 14, or {DROPS} to drop (IBTA §7.6.6)"
+            ));
+        }
+        let low = tables.low.as_deref().unwrap_or_default();
+        for (key, entries) in [("qos.vlarb_high", tables.high.as_slice()), ("qos.vlarb_low", low)] {
+            if entries.len() > MAX_WEIGHTS {
+                return Err(format!("{key}: {} entries; a table has at most {MAX_WEIGHTS}", entries.len()));
+            }
+            if let Some(entry) = entries.iter().find(|entry| entry.vl >= DROPS) {
+                return Err(format!("{key}: {} is no data lane: 0 to 14 (IBTA §7.6.9)", entry.vl));
+            }
+        }
+        match tables.starved() {
+            Some(sl) => Err(format!(
+                "qos.vlarb_low: lane {} of SL {sl} has no weight here nor in qos.vlarb_high: its packets would never leave",
+                tables.sl2vl[usize::from(sl)]
+            )),
+            None => Ok(()),
+        }
     }
 
     fn check_subnets(&self) -> Result<(), String> {

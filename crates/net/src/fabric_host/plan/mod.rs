@@ -5,6 +5,7 @@
 
 mod check;
 mod rate;
+mod subnets;
 mod ways;
 
 use std::net::IpAddr;
@@ -15,7 +16,10 @@ use serde::{Deserialize, Serialize};
 
 pub use check::check_name;
 pub use everywire_fabric::ib::config::{MAX_HCA_PORTS as MAX_HOST_PORTS, MAX_ROUTER_PORTS, MAX_SWITCH_PORTS};
+pub use everywire_fabric::ib::subnet_manager::lanes::{DROPS, LaneTables, MAX_WEIGHTS};
+pub use everywire_wire::smp::VlWeight;
 pub use rate::{LinkRate, Speed, Width};
+pub use subnets::{Hop, Subnets};
 
 /// Most hosts and switches of one fabric.
 pub const MAX_NODES: usize = 4096;
@@ -33,7 +37,6 @@ pub const MAX_PPM: u32 = 1_000_000;
 pub const MAX_SM_PRIORITY: u8 = 15;
 /// Largest LID mask control (IBTA §7.11.1: three bits).
 pub const MAX_LMC: u8 = 7;
-
 /// Highest service level (IBTA §7.6.5: four bits).
 pub const MAX_SL: u8 = 15;
 
@@ -210,6 +213,8 @@ pub struct Plan {
     pub lmc: u8,
     /// Service level of paths in the default partition, at most [`MAX_SL`].
     pub sl: u8,
+    /// How service levels share links; evenly if nothing.
+    pub lanes: Option<LaneTables>,
     /// Partitions besides the default one.
     pub partitions: Vec<PartitionPlan>,
     /// How it is drawn.

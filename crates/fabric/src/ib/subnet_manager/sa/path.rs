@@ -94,8 +94,9 @@ impl Sm {
     /// The router's port that leads to a subnet.
     fn way_out(&self, prefix: u64) -> Option<Owner> {
         let routes = &self.config.prefix_routes;
-        if let Some((_, guid)) = routes.iter().find(|(of, _)| *of == prefix) {
-            return self.map.endports.get(guid).map(|(_, owner)| *owner);
+        let listed = routes.iter().filter(|(of, _)| *of == prefix);
+        if let Some((_, owner)) = listed.filter_map(|(_, guid)| self.map.endports.get(guid)).next() {
+            return Some(*owner);
         }
         let mut ports = self.known.end_ports().filter(|_| routes.is_empty());
         let router = |node: &Guid| self.known.nodes[node].info.node_type == node_type::ROUTER;
