@@ -1,6 +1,6 @@
 //! The engine of either sort of device, under one name: datagrams and frames, or TCP streams.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +19,17 @@ pub(crate) enum Engine {
     Streams(Box<StreamEngine>),
     /// The port of a fabric: InfiniBand.
     Fabric(Box<FabricEngine>),
+    /// The host is closed, and its sockets with it, though a call of `block_on` may hold what is shared a while longer.
+    Closed(Box<Closed>),
+}
+
+/// What is left of a closed host.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    /// Tells of nothing any more.
+    epoll: Arc<OwnedFd>,
+    counters: PortCounters,
+    empty_turns: u64,
 }
 
 impl Engine {
@@ -28,6 +39,7 @@ impl Engine {
             Engine::Datagrams(engine) => engine.epoll(),
             Engine::Streams(engine) => engine.epoll(),
             Engine::Fabric(engine) => engine.epoll(),
+            Engine::Closed(closed) => closed.epoll.as_fd(),
         }
     }
 
@@ -38,6 +50,7 @@ impl Engine {
             Engine::Datagrams(engine) => engine.deadline(),
             Engine::Streams(engine) => engine.deadline(),
             Engine::Fabric(engine) => engine.deadline(),
+            Engine::Closed(_) => None,
         }
     }
 
@@ -46,6 +59,7 @@ impl Engine {
         match self {
             Engine::Datagrams(engine) => engine.counters(),
             Engine::Streams(_) | Engine::Fabric(_) => PortCounters::default(),
+            Engine::Closed(closed) => closed.counters,
         }
     }
 
@@ -56,6 +70,7 @@ impl Engine {
             Engine::Datagrams(engine) => engine.turn(queued, comes_again),
             Engine::Streams(engine) => engine.turn(queued),
             Engine::Fabric(engine) => engine.turn(queued),
+            Engine::Closed(_) => Turn::default(),
         }
     }
 
@@ -66,6 +81,7 @@ impl Engine {
             Engine::Datagrams(engine) => &mut engine.empty_turns,
             Engine::Streams(engine) => &mut engine.empty_turns,
             Engine::Fabric(engine) => &mut engine.empty_turns,
+            Engine::Closed(closed) => &mut closed.empty_turns,
         }
     }
 
@@ -73,7 +89,7 @@ impl Engine {
     pub(crate) fn absence(&self) -> Option<Arc<Absence>> {
         match self {
             Engine::Fabric(engine) => Some(engine.absence()),
-            Engine::Datagrams(_) | Engine::Streams(_) => None,
+            Engine::Datagrams(_) | Engine::Streams(_) | Engine::Closed(_) => None,
         }
     }
 
@@ -83,15 +99,18 @@ impl Engine {
             Engine::Datagrams(engine) => engine.going_idle(),
             Engine::Streams(engine) => engine.going_idle(),
             Engine::Fabric(engine) => engine.going_idle(),
+            Engine::Closed(_) => false,
         }
     }
 
     /// The host is closed.
     pub(crate) fn shut_down(&mut self) {
-        match self {
-            Engine::Datagrams(engine) => engine.device = None,
-            Engine::Streams(engine) => engine.shut_down(),
-            Engine::Fabric(engine) => engine.shut_down(),
-        }
+        let epoll = match self {
+            Engine::Datagrams(engine) => engine.epoll.clone(),
+            Engine::Fabric(engine) => engine.epoll.clone(),
+            Engine::Streams(engine) => return engine.shut_down(),
+            Engine::Closed(_) => return,
+        };
+        *self = Engine::Closed(Box::new(Closed { epoll, counters: self.counters(), empty_turns: 0 }));
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use everywire_verbs::{Command, Datagram, Device, Drive, Frame, Transmit};
@@ -50,7 +51,7 @@ pub(crate) struct DatagramEngine {
     wire: Wire,
     /// `None` where the kernel does not tell; the port counts as active then.
     link: Option<Link>,
-    epoll: OwnedFd,
+    pub(crate) epoll: Arc<OwnedFd>,
     /// Transmits whose buffers are reused; `out[sent..filled]` wait to be sent.
     out: Vec<Transmit>,
     sent: usize,
@@ -100,7 +101,7 @@ impl DatagramEngine {
             device: Some(device),
             wire,
             link,
-            epoll,
+            epoll: Arc::new(epoll),
             out: Vec::new(),
             sent: 0,
             filled: 0,

@@ -36,7 +36,7 @@ pub(crate) struct FabricEngine {
     device: Option<Device>,
     port: FabricPort,
     capture: Option<Capture>,
-    epoll: OwnedFd,
+    pub(crate) epoll: Arc<OwnedFd>,
     /// Transmits whose buffers are reused; `out[sent..filled]` wait to be sent.
     out: Vec<Transmit>,
     sent: usize,
@@ -77,7 +77,7 @@ impl FabricEngine {
             device: Some(device),
             port,
             capture,
-            epoll,
+            epoll: Arc::new(epoll),
             out: Vec::new(),
             sent: 0,
             filled: 0,
@@ -315,11 +315,6 @@ impl FabricEngine {
             self.questions.push((self.last_question, token));
             self.port.resolve(self.last_question, ip.into());
         }
-    }
-
-    /// The host is closed.
-    pub(crate) fn shut_down(&mut self) {
-        self.device = None;
     }
 
     /// Nothing else to do: the moment for what can wait. True if that made work: no sleeping then.

@@ -242,3 +242,18 @@ fn a_path_that_has_become_narrow_is_noticed() {
         });
     });
 }
+
+/// A call of `block_on` on another thread may hold a host's shared part for a moment yet: the address is free all the same.
+#[test]
+fn a_closed_host_leaves_its_address_at_once() {
+    let open = || Host::open("rocev2:127.83.4.9", &OpenOptions::default()).unwrap();
+    let host = open();
+    let held = host.shared.clone();
+    drop(host);
+    drop(open());
+    let mut closed = held.lock();
+    assert_eq!(
+        (held.turn(&mut closed), closed.deadline(), closed.going_idle()),
+        (engine::Turn::default(), None, false)
+    );
+}
