@@ -132,6 +132,40 @@ fn reconnects_after_the_target_was_killed() {
     }
 }
 
+/// The host's port goes down for so long that attempts to come back are ten seconds apart. Once it is up again, with a subnet
+/// manager's leave, nothing is waited for.
+#[test]
+fn reconnects_as_soon_as_the_port_is_up_again() {
+    for down in [20, 27, 34] {
+        let world = World::new(down);
+        let add = |ip: &str| world.add_host(HostConfig::infiniband(ip.parse().expect("ip")));
+        let (target, host) = (add("10.0.0.1"), add("10.0.0.2"));
+        assert!(world.ib_up(LIMIT));
+        let lab = Lab::between(world, target, host);
+        let (host, device) = (lab.host(), lab.world.device(lab.host));
+        let reconnected = lab.world.rt_outside().spawn(async move {
+            let controller = host.connect(InitiatorOptions::default()).await;
+            let disk = controller.namespace(1).expect("a namespace");
+            host.rt.sleep(Duration::from_secs(5)).await;
+            write_and_read(&disk, 0, 65536, 1).await;
+            assert_eq!(controller.reconnects(), 1);
+        });
+        lab.world.run_for(Duration::from_secs(3));
+        lab.world.partition(lab.host, true);
+        lab.world.run_for(Duration::from_secs(down));
+        assert!(!reconnected.is_finished());
+        lab.world.partition(lab.host, false);
+        let mut up = device.port_comes_up();
+        let rt = lab.world.rt_outside();
+        lab.world.block_on(LIMIT, async move { (&mut up).await }).expect("active");
+        let since = rt.now();
+        assert!(lab.world.run_until(LIMIT, || reconnected.is_finished()));
+        let took = rt.now() - since;
+        assert!(took < Duration::from_millis(200), "{took:?} after {down} s");
+        lab.world.block_on(LIMIT, reconnected).expect("ended").expect("ran");
+    }
+}
+
 /// NV-17: hosts die with commands outstanding, again and again; the target keeps nothing of them.
 #[test]
 fn killed_hosts_leave_nothing_behind() {

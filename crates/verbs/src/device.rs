@@ -18,7 +18,7 @@ use crate::config::{
 };
 use crate::counters::Counters;
 use crate::drive::Drive;
-use crate::events::AsyncEvents;
+use crate::events::{AsyncEvents, PortComesUp};
 use crate::state::{State, settle_config};
 use crate::stream::StreamError;
 
@@ -200,6 +200,12 @@ impl Device {
     /// Its asynchronous events.
     pub fn async_events(&self) -> AsyncEvents {
         AsyncEvents { device: self.clone() }
+    }
+
+    /// Waits until the port comes up after this call; polled again after that, until it does once more. Unlike
+    /// [`AsyncEvent::PortActive`](crate::AsyncEvent::PortActive), which one reader of the queue takes, everybody hears of it.
+    pub fn port_comes_up(&self) -> PortComesUp {
+        PortComesUp::new(self.clone())
     }
 
     pub(crate) fn reserve_stream(&self, addr: SocketAddr) -> Result<SocketAddr, StreamError> {

@@ -107,12 +107,19 @@ impl State {
 pub(crate) struct EventQueue {
     queue: VecDeque<AsyncEvent>,
     pub(crate) wakers: WakerSet,
+    /// How often the port has come up, and who waits for the next time.
+    ups: u64,
+    waiting_for_port: WakerSet,
 }
 
 impl EventQueue {
     /// Queues an event; false if there is no room. One that waits already is not queued twice.
     pub(crate) fn push(&mut self, event: AsyncEvent, wakes: &mut Wakers) -> bool {
         self.wakers.drain_into(wakes);
+        if event == AsyncEvent::PortActive {
+            self.ups += 1;
+            self.waiting_for_port.drain_into(wakes);
+        }
         if self.queue.contains(&event) {
             return true;
         }
@@ -184,6 +191,46 @@ impl Drop for NextAsyncEvent {
         if let Some(key) = self.key {
             let mut state = self.device.lock();
             let removed = state.core.events.wakers.remove(key);
+            state.discard(removed);
+        }
+    }
+}
+
+/// Each time the port comes up, a future that is ready once, from [`Device::port_comes_up`]. It takes no event from the queue.
+pub struct PortComesUp {
+    device: Device,
+    seen: u64,
+    key: Option<WakerKey>,
+}
+
+impl PortComesUp {
+    pub(crate) fn new(device: Device) -> PortComesUp {
+        let seen = device.lock().core.events.ups;
+        PortComesUp { device, seen, key: None }
+    }
+}
+
+impl Future for PortComesUp {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut state = this.device.lock();
+        let ups = state.core.events.ups;
+        if std::mem::replace(&mut this.seen, ups) != ups {
+            return Poll::Ready(());
+        }
+        let replaced = state.core.events.waiting_for_port.register(&mut this.key, cx.waker());
+        state.discard(replaced);
+        Poll::Pending
+    }
+}
+
+impl Drop for PortComesUp {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let mut state = self.device.lock();
+            let removed = state.core.events.waiting_for_port.remove(key);
             state.discard(removed);
         }
     }

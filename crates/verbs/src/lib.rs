@@ -70,7 +70,7 @@ pub use cq::{Arm, Cq, CqError, NextEvent, Wait};
 pub use device::{Device, Progress, Usage};
 pub use drive::{Datagram, Drive, Frame, Transmit, TransmitBuf, Unreachable};
 pub use error::{ErrorKind, PostListError, VerbsError};
-pub use events::{AsyncEvent, AsyncEvents, MAX_EVENTS, NextAsyncEvent};
+pub use events::{AsyncEvent, AsyncEvents, MAX_EVENTS, NextAsyncEvent, PortComesUp};
 pub use half_open::{HalfOpen, MAX_HALF_OPEN, MAX_HALF_OPEN_PER_PEER};
 pub use ib::IbPort;
 pub use keys::WindowType;

@@ -265,6 +265,7 @@ impl Inner {
         let (lost_at, mut pause) = (rt.now(), FIRST_PAUSE);
         let end = lost_at + limit;
         let mut last = "none was made".to_owned();
+        let mut port = self.env.device.port_comes_up();
         loop {
             if rt.now() >= end {
                 self.stop(NvmeErrorKind::GivenUp { after: limit, last });
@@ -272,11 +273,15 @@ impl Inner {
             }
             // Some disorder, so that many hosts do not come back in step.
             let jitter = Duration::from_millis(rt.entropy() % (pause.as_millis() as u64 / 4 + 1));
-            rt.sleep_until((rt.now() + pause + jitter).min(end)).await;
+            // What an attempt has missed while the port was down is there now: no more waiting for it.
+            let came_up = select(&mut port, rt.sleep_until((rt.now() + pause + jitter).min(end))).await;
             if self.stopping.get() {
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = match came_up {
+                Either::First(()) => FIRST_PAUSE,
+                Either::Second(()) => (pause * 2).min(LONGEST_PAUSE),
+            };
             // A task of its own, which takes apart what it has made if the time is over before it is.
             let attempt = rt.spawn(self.clone().connect_again());
             let outcome = match select(attempt, rt.sleep_until(end)).await {
