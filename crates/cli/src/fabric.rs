@@ -32,7 +32,9 @@ use crate::error::CliError;
     [[switch]]\n  \
     name = \"s1\"\n  \
     ports = 8\n\n\
-    The folder examples/ has a fat tree, a ring, a torus, and one with every key that there is.")]
+    The folder examples/ has a fat tree, a ring, a torus, and one with every key that there is.\n\n\
+    Fabrics are per user: what runs under another user's name is neither seen nor reached, and two users may each have one of\n\
+    the same name. Programs attach as the user who runs the fabric.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,

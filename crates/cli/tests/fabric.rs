@@ -125,7 +125,14 @@ fn a_cable_is_pulled_and_put_back() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(run(&["fabric", "show", &name]).expect(0).text().contains("links down: s1/1 - s2/2"));
-    run(&["fabric", "link", "up", &name, "s2/2"]).expect(0);
+    let elsewhere = run(&["fabric", "link", "up", &name, "s1/1 - s3/2"]).expect(1);
+    assert!(elsewhere.stderr.contains("that of s1/1 goes to s2/2"), "{}", elsewhere.stderr);
+    let no_cable = run(&["fabric", "link", "up", &name, "s1/1 s2/2"]).expect(2);
+    assert!(no_cable.stderr.contains("as in \"h1/1\" or \"h1/1 - s1/1\""), "{}", no_cable.stderr);
+    // As it is shown, in quotes or not, and from either end.
+    run(&["fabric", "link", "down", &name, "s1/1", "-", "s2/2"]).expect(0);
+    let up = run(&["fabric", "link", "up", &name, "s2/2 - s1/1"]).expect(0).text();
+    assert_eq!(up, "link at s2/2 - s1/1 is up\n");
     while lengths(&name) != 3 {
         assert!(Instant::now() < until, "not back");
         std::thread::sleep(Duration::from_millis(50));
@@ -141,6 +148,9 @@ fn a_name_is_taken_once_and_mistakes_are_usage() {
     let second = run(&["fabric", "run", &topology, "--name", &name]).expect(1);
     assert!(second.stderr.contains("runs already (process"), "{}", second.stderr);
     run(&["fabric", "run", "nosuch.toml"]).expect(2);
+    let unnamed = run(&["fabric", "run", &topology, "--ibsim", ""]).expect(2);
+    assert!(unnamed.stderr.contains("as in `--ibsim sim`"), "{}", unnamed.stderr);
+    assert!(run(&["fabric", "--help"]).expect(0).text().contains("Fabrics are per user"));
     run(&["fabric", "run", &topology, "--name", "a/b"]).expect(2);
     run(&["ping", "10.77.0.1", "--device", "ib:fabric"]).expect(2);
 }

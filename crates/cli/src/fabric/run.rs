@@ -18,6 +18,8 @@ use crate::serve::Signals;
 
 /// Names in one line.
 const MAX_SHOWN: usize = 12;
+/// Longest name of an ibsim server, in bytes: it is in a socket's address, with what libumad2sim adds.
+const MAX_IBSIM_NAME: usize = 64;
 
 /// Flags of `everywire fabric run`.
 #[derive(Debug, clap::Args)]
@@ -42,7 +44,7 @@ pub struct Args {
     engine: Option<EngineArg>,
     /// Let OpenSM and infiniband-diags in by ibsim's protocol, under this name (their IBSIM_SOCKNAME; they take `sim`
     /// if they are told nothing).
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = ibsim_name)]
     ibsim: Option<String>,
     /// The fabric's name, instead of the file's.
     #[arg(long)]
@@ -53,6 +55,18 @@ pub struct Args {
     /// End when standard input does.
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
+}
+
+/// The name of an ibsim server: part of an abstract socket's, and clients have it from their environment.
+fn ibsim_name(text: &str) -> Result<String, String> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || text.len() > MAX_IBSIM_NAME || !text.bytes().all(legal) {
+        return Err(format!(
+            "wanted is a name of 1 to {MAX_IBSIM_NAME} letters, digits, '-', '_' or '.', as in `--ibsim sim`, which clients \
+             have as IBSIM_SOCKNAME"
+        ));
+    }
+    Ok(text.to_owned())
 }
 
 /// How routes are made.

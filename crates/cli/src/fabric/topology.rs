@@ -10,6 +10,7 @@ mod generate;
 mod qos;
 #[cfg(test)]
 mod tests;
+mod wording;
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -52,12 +53,30 @@ pub fn read(path: &Path) -> Result<Plan, CliError> {
 
 /// The same of text; `whence` names it in errors, and `stem` is the fabric's name where it has none.
 pub fn parse(text: &str, whence: &str, stem: &str) -> Result<Plan, CliError> {
-    // The error names line and column, shows the line, and lists the keys that exist there.
-    let file: File = toml::from_str(text).map_err(|e| CliError::usage(format_args!("{whence}: {e}")))?;
     let wrong = |why: String| CliError::usage(format_args!("{whence}: {why}"));
+    let file: File = toml::from_str(text).map_err(|e| wrong(wording::told(text, &e)))?;
+    check_names(text, &file).map_err(wrong)?;
     let plan = build(file, stem).map_err(wrong)?;
     plan.check().map_err(wrong)?;
     Ok(plan)
+}
+
+/// A name that stands twice is told with both places. Those that a generator makes are its plan's affair.
+fn check_names(text: &str, file: &File) -> Result<(), String> {
+    let hosts = file.host.iter().map(|host| ("host", &host.name));
+    let routers = file.router.iter().map(|router| ("router", &router.name));
+    let switches = file.switch.iter().map(|switch| ("switch", &switch.name));
+    let mut places = std::collections::HashMap::new();
+    for (what, name) in hosts.chain(routers).chain(switches) {
+        let line = wording::line_at(text, name.span().start);
+        if let Some((other, first)) = places.insert(name.get_ref(), (what, line)) {
+            let name = name.get_ref();
+            return Err(format!(
+                "{what}.name: {name:?} is the name of two nodes: a {other} in line {first} and a {what} in line {line}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn build(file: File, stem: &str) -> Result<Plan, String> {
@@ -84,10 +103,10 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         generate::generate(generator, defaults, &mut plan)?;
     }
     for host in file.host {
-        check_name("host.name", &host.name)?;
+        check_name("host.name", host.name.get_ref())?;
         let guid = host.guid.map_or(Ok(Guid(0)), |text| guid("host.guid", &text))?;
         plan.hosts.push(HostPlan {
-            name: host.name,
+            name: host.name.into_inner(),
             ports: within("host.ports", host.ports.unwrap_or(1), 1..=MAX_HOST_PORTS.into())?,
             guid,
             ips: host.ip.map_or_else(Vec::new, file::OneOrMore::into_vec),
@@ -95,17 +114,17 @@ fn build(file: File, stem: &str) -> Result<Plan, String> {
         });
     }
     for router in file.router {
-        check_name("router.name", &router.name)?;
+        check_name("router.name", router.name.get_ref())?;
         let guid = router.guid.map_or(Ok(Guid(0)), |text| guid("router.guid", &text))?;
         let ports = within("router.ports", router.ports, 1..=MAX_ROUTER_PORTS.into())?;
-        let name = router.name;
+        let name = router.name.into_inner();
         plan.hosts.push(HostPlan { name, ports, guid, ips: Vec::new(), router: true });
     }
     for switch in file.switch {
-        check_name("switch.name", &switch.name)?;
+        check_name("switch.name", switch.name.get_ref())?;
         let guid = switch.guid.map_or(Ok(Guid(0)), |text| guid("switch.guid", &text))?;
         let ports = within("switch.ports", switch.ports, 1..=MAX_SWITCH_PORTS.into())?;
-        plan.switches.push(SwitchPlan { name: switch.name, ports, guid });
+        plan.switches.push(SwitchPlan { name: switch.name.into_inner(), ports, guid });
     }
     number(&mut plan)?;
     for text in &file.links {

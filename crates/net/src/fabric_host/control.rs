@@ -1,13 +1,16 @@
 //! Asking and telling a running fabric: a line to its control socket, an answer until the end.
 //!
-//! Requests are `show`, `link down NODE/PORT` and `link up NODE/PORT`; an answer begins with a line `ok`, or `error` and the
-//! reason. The socket is in a folder of the user's own, so nobody else can ask; see `place.rs`.
+//! Requests are `show`, `link down CABLE` and `link up CABLE`, where a cable is `NODE/PORT` of one end or `NODE/PORT - NODE/PORT`
+//! of both; an answer begins with a line `ok`, or `error` and the reason. The socket is in a folder of the user's own, so nobody
+//! else can ask; see `place.rs`.
 
 mod server;
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::place;
@@ -24,13 +27,45 @@ const MAX_ANSWER: u64 = 256 << 20;
 pub enum Request {
     /// What do you look like?
     Show,
-    /// Pull, or put back, the cable at this port.
+    /// Pull, or put back, a cable.
     Link {
         /// Put it back.
         up: bool,
-        /// `NODE/PORT`.
-        port: String,
+        /// Which.
+        cable: Cable,
     },
+}
+
+/// A cable, by the port at one of its ends or by both, as pictures of a fabric name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cable {
+    /// `NODE/PORT`.
+    pub port: String,
+    /// That of the other end, if it is said.
+    pub peer: Option<String>,
+}
+
+impl FromStr for Cable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cable, String> {
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        match words[..] {
+            [port] => Ok(Cable { port: port.to_owned(), peer: None }),
+            [port, "-" | "–", peer] => Ok(Cable { port: port.to_owned(), peer: Some(peer.to_owned()) }),
+            _ => Err(format!(
+                "{text:?} is no cable: NODE/PORT of either end, or both as `fabric show` names them, as in \"h1/1\" or \
+                 \"h1/1 - s1/1\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Cable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.port)?;
+        self.peer.as_ref().map_or(Ok(()), |peer| write!(f, " - {peer}"))
+    }
 }
 
 impl Request {
@@ -39,12 +74,13 @@ impl Request {
     /// # Errors
     /// What requests there are.
     pub fn parse(line: &str) -> Result<Request, String> {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        match words[..] {
-            ["show"] => Ok(Request::Show),
-            ["link", "up", port] => Ok(Request::Link { up: true, port: port.to_owned() }),
-            ["link", "down", port] => Ok(Request::Link { up: false, port: port.to_owned() }),
-            _ => Err(format!("{line:?} is no request: show, link up NODE/PORT, link down NODE/PORT")),
+        let link = |up, cable: &str| Ok(Request::Link { up, cable: cable.parse()? });
+        let line = line.trim();
+        match (line, line.strip_prefix("link up "), line.strip_prefix("link down ")) {
+            ("show", ..) => Ok(Request::Show),
+            (_, Some(cable), _) => link(true, cable),
+            (_, _, Some(cable)) => link(false, cable),
+            _ => Err(format!("{line:?} is no request: show, link up CABLE, link down CABLE")),
         }
     }
 }
@@ -58,12 +94,12 @@ pub fn show(fabric: &str) -> io::Result<Snapshot> {
     serde_json::from_str(&answer).map_err(|error| io::Error::other(format!("fabric {fabric}: {error}")))
 }
 
-/// Pulls or puts back the cable at `port`.
+/// Pulls or puts back a cable.
 ///
 /// # Errors
 /// It does not run, or there is no such port or cable.
-pub fn set_link(fabric: &str, port: &str, up: bool) -> io::Result<()> {
-    ask(fabric, &format!("link {} {port}", if up { "up" } else { "down" })).map(drop)
+pub fn set_link(fabric: &str, cable: &Cable, up: bool) -> io::Result<()> {
+    ask(fabric, &format!("link {} {cable}", if up { "up" } else { "down" })).map(drop)
 }
 
 fn ask(fabric: &str, request: &str) -> io::Result<String> {

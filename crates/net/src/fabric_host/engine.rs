@@ -18,7 +18,7 @@ use everywire_wire::{Bth, Lnh, Lrh, MAD_LEN, Mad, Qpn, grh::Grh};
 
 use super::FabricEvent;
 use super::built::Built;
-use super::control::{self, Request};
+use super::control::{self, Cable, Request};
 use super::door::{Door, DoorEvent};
 use super::ibsim::{Ibsim, IbsimEvent};
 use super::mads::{Backlog, To};
@@ -234,13 +234,20 @@ impl Engine {
                 let snapshot = snapshot::running::take(&mut self.built, process, &self.seats);
                 serde_json::to_string(&snapshot).map_err(|e| e.to_string())
             }
-            Request::Link { up, port } => self.set_link(&port, up, now).map(|()| String::new()),
+            Request::Link { up, cable } => self.set_link(&cable, up, now).map(|()| String::new()),
         }
     }
 
-    fn set_link(&mut self, text: &str, up: bool, now: Instant) -> Result<(), String> {
-        let port = self.built.plan.port(text)?;
-        let (link, _) = self.built.plan.peer(port).ok_or_else(|| format!("{text} has no cable"))?;
+    fn set_link(&mut self, cable: &Cable, up: bool, now: Instant) -> Result<(), String> {
+        let plan = &self.built.plan;
+        let port = plan.port(&cable.port)?;
+        let peer = cable.peer.as_deref().map(|peer| plan.port(peer)).transpose()?;
+        let name = |port| plan.port_name(port);
+        let (link, far) = plan.peer(port).ok_or_else(|| format!("{} has no cable", name(port)))?;
+        if let Some(peer) = peer.filter(|peer| *peer != far) {
+            let (port, peer, far) = (name(port), name(peer), name(far));
+            return Err(format!("no cable from {port} to {peer}; that of {port} goes to {far}"));
+        }
         self.built.plugged[link] = up;
         let id = self.built.links[link];
         let done = match up {

@@ -40,7 +40,8 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Resolve { token: 1, ip: Gid([9; 16]) },
         Message::Resolved { token: 1, gid: Gid([9; 16]), absent: "" },
         Message::Resolved { token: 2, gid: Gid([9; 16]), absent: "h2/1" },
-        Message::WrongKey { is_qkey: true, head: &[0x22; 68] },
+        Message::WrongKey { is_qkey: false, head: &[0x12; 20] },
+        Message::WrongKey { is_qkey: true, head: &[0x34; 60] },
         Message::Bye,
     ];
     all.iter().map(Message::bytes).collect()

@@ -51,9 +51,11 @@ fn head(out: &mut String, snapshot: &Snapshot) {
     let state = if snapshot.running { "running" } else { "not running" };
     let _ = writeln!(
         out,
-        "fabric {}, {state}: {hosts} hosts, {switches} switches, {} links",
+        "fabric {}, {state}: {}, {}, {}",
         snapshot.name,
-        snapshot.links.len()
+        count(hosts, "host", "s"),
+        count(switches, "switch", "es"),
+        count(snapshot.links.len(), "link", "s")
     );
     let sm = match snapshot.sm.as_str() {
         "" => "none of ours".to_owned(),
@@ -73,6 +75,11 @@ fn head(out: &mut String, snapshot: &Snapshot) {
     }
 }
 
+/// A number of things, in words.
+fn count(number: usize, name: &str, plural: &str) -> String {
+    format!("{number} {name}{}", if number == 1 { "" } else { plural })
+}
+
 fn lid(port: &EndPort) -> String {
     match (port.lid, port.lmc) {
         (0, _) => String::new(),
@@ -84,7 +91,7 @@ fn lid(port: &EndPort) -> String {
 fn switch(out: &mut String, snapshot: &Snapshot, index: usize, neighbours: &[Neighbour]) {
     let node = &snapshot.nodes[index];
     let lid = node.end_ports.first().map(lid).unwrap_or_default();
-    let _ = writeln!(out, "  {}  {}{lid}, {} ports", node.name, node.guid, node.ports);
+    let _ = writeln!(out, "  {}  {}{lid}, {}", node.name, node.guid, count(node.ports.into(), "port", "s"));
     for neighbour in neighbours {
         let link = &snapshot.links[neighbour.link];
         let peer = format!("{}/{}", snapshot.nodes[neighbour.node].name, neighbour.peer_port);

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use everywire_net::fabric_host::plan::{Engine, Layout};
 use serde::Deserialize;
+use toml::Spanned;
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -117,7 +118,7 @@ impl<T> OneOrMore<T> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostFile {
-    pub name: String,
+    pub name: Spanned<String>,
     pub ports: Option<i64>,
     pub guid: Option<String>,
     /// One address a port.
@@ -128,7 +129,7 @@ pub struct HostFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchFile {
-    pub name: String,
+    pub name: Spanned<String>,
     pub ports: i64,
     pub guid: Option<String>,
 }

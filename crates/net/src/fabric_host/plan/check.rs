@@ -96,7 +96,7 @@ impl Plan {
     }
 
     fn check_nodes(&self) -> Result<(), String> {
-        let (mut names, mut guids, mut ips) = (HashSet::new(), HashMap::new(), HashMap::new());
+        let (mut names, mut guids, mut ips) = (HashMap::new(), HashMap::new(), HashMap::new());
         for node in self.nodes() {
             let name = self.name_of(node);
             let (what, most, guid) = match node {
@@ -107,8 +107,14 @@ impl Plan {
                 NodeRef::Switch(index) => ("switch", MAX_SWITCH_PORTS, self.switches[index].guid),
             };
             check_name(&format!("{what}.name"), name)?;
-            if !names.insert(name) {
-                return Err(format!("{what}.name: {name:?} is the name of two nodes"));
+            let place = match node {
+                NodeRef::Host(index) => format!("{what} {}", index + 1),
+                NodeRef::Switch(index) => format!("{what} {}", index + 1),
+            };
+            if let Some(other) = names.insert(name, place.clone()) {
+                return Err(format!(
+                    "{what}.name: {name:?} is the name of two nodes: {other} and {place}, made ones counted"
+                ));
             }
             let ports = self.ports_of(node);
             if ports == 0 || ports > most {
@@ -130,7 +136,8 @@ impl Plan {
         for host in &self.hosts {
             if host.ips.len() > usize::from(host.ports) {
                 let (name, ips, ports) = (&host.name, host.ips.len(), host.ports);
-                return Err(format!("host.ip: {ips} addresses for {name}, which has {ports} ports"));
+                let plural = if ports == 1 { "" } else { "s" };
+                return Err(format!("host.ip: {ips} addresses for {name}, which has {ports} port{plural}"));
             }
             for ip in &host.ips {
                 if ip.is_unspecified() || ip.is_multicast() {

@@ -275,6 +275,7 @@ impl Plan {
             None => return Err(format!("{text:?}: which port of {name}? It has {most}: {name}/1")),
             Some(port) => match port.parse::<u8>() {
                 Ok(port) if (1..=most).contains(&port) => port,
+                _ if most == 1 => return Err(format!("{text:?}: {name} has port 1 only")),
                 _ => return Err(format!("{text:?}: {name} has the ports 1 to {most}")),
             },
         };
