@@ -174,9 +174,10 @@ pub fn open(name: &str, options: &OpenOptions) -> Result<Host, CliError> {
 /// A name that is wrong, and a capture that would overwrite something else, are mistakes in usage.
 fn blame(error: OpenError) -> CliError {
     match error {
-        OpenError::Name { .. } | OpenError::Address { .. } | OpenError::NoCapture { .. } => {
-            CliError::usage(error)
-        }
+        OpenError::Name { .. }
+        | OpenError::Address { .. }
+        | OpenError::NotOurs { .. }
+        | OpenError::NoCapture { .. } => CliError::usage(error),
         other => CliError::failed(other),
     }
 }

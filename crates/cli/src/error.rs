@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use everywire_verbs::{CmError, CmErrorKind};
+use everywire_verbs::{CmError, CmErrorKind, Connection, ErrorKind, VerbsError, WcStatus};
 
 use crate::again::Cure;
 
@@ -109,6 +109,23 @@ pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
         source if source.is_stale() => Cure::OtherQueuePair,
         _ => Cure::None,
     })
+}
+
+/// A refused call: what the device does not offer is asked for by the command line.
+pub fn verbs(source: VerbsError) -> CliError {
+    match source.kind() {
+        ErrorKind::NotSupported => CliError::usage(source),
+        ErrorKind::Unreachable => CliError::peer(source),
+        _ => CliError::failed(source),
+    }
+}
+
+/// How a work request ended; of one that was flushed, what has ended the connection.
+pub fn ended(status: WcStatus, connection: Option<&Connection>) -> String {
+    match (status, connection.and_then(Connection::closed_reason)) {
+        (WcStatus::WrFlushErr, Some(reason)) => format!("the connection was lost: {reason}"),
+        _ => format!("{} ({})", status.as_str(), status as u8),
+    }
 }
 
 /// A remark for a person; nothing in a pipe.

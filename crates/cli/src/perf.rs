@@ -125,7 +125,7 @@ pub struct Args {
     /// Transport service.
     #[arg(long, value_enum, default_value = "rc")]
     transport: Service,
-    /// Bytes of a message [default: 65536; 64 with --latency; one MTU on UD].
+    /// Bytes of a message [default: 65536; 64 with --latency; the path MTU on UD].
     #[arg(short, long, value_parser = size)]
     size: Option<u32>,
     /// Messages in flight on each connection.
@@ -191,6 +191,8 @@ fn size(text: &str) -> Result<u32, String> {
 const MAX_SIZE: u32 = 64 << 20;
 /// Most connections that share the work.
 const MAX_CONNECTIONS: u32 = 1024;
+/// Bytes of a datagram that every path takes.
+const UD_SIZE: u32 = 256;
 /// Bytes of an atomic's operand.
 const ATOMIC_SIZE: u32 = 8;
 
@@ -219,7 +221,8 @@ impl Plan {
             }
             (_, Some(size)) => size,
             (_, None) if args.latency => 64,
-            (_, None) if args.transport == Service::Ud => 1024,
+            // Until the path is known.
+            (_, None) if args.transport == Service::Ud => UD_SIZE,
             (_, None) => 65_536,
         };
         if !(args.seconds > 0.0 && args.seconds <= 3600.0) {

@@ -11,12 +11,12 @@ mod server;
 use std::net::{IpAddr, SocketAddr};
 
 use everywire_verbs::{
-    Access, Completion, Cq, MemoryRegion, Pd, Qp, QpCaps, QpInit, QpType, RKey, RecvWr, Remote, SendOp,
-    SendWr, VerbsError, WcStatus,
+    Access, Completion, Connection, Cq, MemoryRegion, Pd, Qp, QpCaps, QpInit, QpType, RKey, RecvWr, Remote,
+    SendOp, SendWr, VerbsError, WcStatus,
 };
 
 use crate::device::DeviceArgs;
-use crate::error::CliError;
+use crate::error::{self, CliError};
 use crate::peer::PeerName;
 
 /// The port of rping.
@@ -121,6 +121,8 @@ struct Endpoint {
     cq: Cq,
     inbox: MemoryRegion,
     who: String,
+    /// Once there is one: it knows why it has ended.
+    connection: Option<Connection>,
     ready: Vec<Completion>,
 }
 
@@ -133,7 +135,7 @@ impl Endpoint {
         let qp = pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) }).map_err(verbs)?;
         let inbox = pd.register(ADVERT_LEN, Access::LOCAL_WRITE).map_err(verbs)?;
         qp.to_init(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE).map_err(verbs)?;
-        let end = Endpoint { qp, cq, inbox, who, ready: Vec::new() };
+        let end = Endpoint { qp, cq, inbox, who, connection: None, ready: Vec::new() };
         end.post_receive()?;
         Ok(end)
     }
@@ -158,6 +160,9 @@ impl Endpoint {
         let name = wr.op.name();
         self.post(wr)?;
         let done = self.next().await?;
+        if done.status == WcStatus::WrFlushErr {
+            return Err(CliError::peer(format_args!("{}: {name}: {}", self.who, self.ended(done.status))));
+        }
         check(&self.who, name, &done)
     }
 
@@ -176,6 +181,11 @@ impl Endpoint {
         self.inbox.read_at(0, &mut bytes).map_err(|e| CliError::failed(format_args!("{}: {e}", self.who)))?;
         self.post_receive()?;
         Ok(Some(Advert::parse(&bytes)))
+    }
+
+    /// How a request ended, or what has ended the connection.
+    fn ended(&self, status: WcStatus) -> String {
+        error::ended(status, self.connection.as_ref())
     }
 
     async fn next(&mut self) -> Result<Completion, CliError> {

@@ -93,6 +93,28 @@ fn the_second_process_is_on_the_same_wire() {
     assert!(raw.stderr.contains("everywire perf write ADDRESS --device rocev2-raw:lo/127.0.0.1"), "{raw:?}");
 }
 
+/// A server that is told to stop says so and ends well.
+#[test]
+fn the_server_ends_in_order() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&["perf", "--listen", "--device", &format!("rocev2:{}", ip(6))]);
+        server.signal(signal);
+        server.says(&["perf: stopped by SIG", signal]);
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
+
+#[test]
+fn datagrams_are_as_large_as_the_path_allows_and_what_was_not_timed_is_not_told() {
+    let result = measure(&["send", "--transport", "ud"]);
+    assert!(result["test"].as_str().is_some_and(|test| test.starts_with("UD SEND 4096 B")), "{result}");
+    let result = measure(&["write", "--device", "iwarp", "--baseline"]);
+    assert!(result["baseline"]["p50_us"].is_null(), "{result}");
+    let text = run(&["perf", "write", "--device", "iwarp", "--baseline", "-D", "0.1"]).expect(0).text();
+    assert!(text.contains("raw TCP") && !text.contains(" 0.00 us"), "{text}");
+    run(&["perf", "write", "--transport", "uc", "--device", "iwarp"]).expect(2);
+}
+
 #[test]
 fn idle_connections_and_their_memory() {
     let result = run(&["perf", "--connections", "200", "--json"]).expect(0).json();

@@ -68,6 +68,30 @@ fn an_address_in_use_names_its_owner() {
     drop(server);
 }
 
+/// Whoever loses his peer is told how, not that his requests were flushed; and nobody is told of a port 0.
+#[test]
+fn a_lost_peer_is_told_as_lost() {
+    for wire in ["iwarp", "rocev2"] {
+        let (near, far) = (format!("{wire}:{}", ip(11)), format!("{wire}:{}", ip(10)));
+        let server = Server::start(&["ping", "--listen", "--persistent", "--device", &far]);
+        let client =
+            std::thread::spawn(move || run(&["ping", &ip(10), "--device", &near, "-C", "100", "-i", "50"]));
+        server.says(&["rdma-ping-2"]);
+        drop(server);
+        let outcome = client.join().expect("the client").expect(3);
+        for word in ["Flushed", "flushed", ":0 "] {
+            assert!(!outcome.stderr.contains(word), "{wire}: {}", outcome.stderr);
+        }
+        assert!(
+            wire != "iwarp" || outcome.stderr.contains("the connection was lost: "),
+            "{}",
+            outcome.stderr
+        );
+    }
+    let outcome = run(&["ping", &ip(12), "--device", &format!("iwarp:{}", ip(13))]).expect(3);
+    assert!(!outcome.stderr.contains(":0 "), "{}", outcome.stderr);
+}
+
 #[test]
 fn wrong_usage_is_2() {
     run(&["ping"]).expect(2);
@@ -75,7 +99,7 @@ fn wrong_usage_is_2() {
     run(&["ping", "127.0.0.1", "--size", "70000"]).expect(2);
     let outcome = run(&["ping", "127.0.0.1", "--device", "127.0.0.2"]).expect(2);
     assert!(outcome.stderr.contains("rocev2:127.0.0.2"), "{}", outcome.stderr);
-    let outcome = run(&["ping", "127.0.0.1", "--device", "rocev2:203.0.113.9"]).expect(1);
+    let outcome = run(&["ping", "127.0.0.1", "--device", "rocev2:203.0.113.9"]).expect(2);
     assert!(outcome.stderr.contains("everywire devices"), "{}", outcome.stderr);
 }
 

@@ -1,7 +1,7 @@
 //! `everywire nvme read` and `write`: byte ranges between a namespace and standard output or input.
 //!
-//! Ranges are whole blocks, or refused with the block size named; but what comes through a pipe, whose length nobody knows
-//! before its end, may end within a block, the rest of which stays as it is. Standard input and output may block for as long as they
+//! Ranges begin with a block, or are refused with the block size named. They may end within one: of that, only so many bytes are
+//! given out, and the rest stays as it is when it is written. Standard input and output may block for as long as they
 //! like: they are used on another thread, so that keep alives go on.
 
 use std::fs::File;
@@ -28,7 +28,7 @@ pub struct ReadArgs {
     /// First byte: a whole number of blocks, as in 4096 or 1MiB.
     #[arg(long, default_value = "0", value_parser = size)]
     offset: u64,
-    /// Bytes to read [default: all after the offset].
+    /// Bytes to read, whole blocks or not [default: all after the offset].
     #[arg(long, value_parser = size)]
     length: Option<u64>,
 }
@@ -36,7 +36,8 @@ pub struct ReadArgs {
 /// Flags of `everywire nvme write`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
-    everywire nvme write 192.0.2.1 nqn.2026-11.example:disk --offset 1MiB < image")]
+    everywire nvme write 192.0.2.1 nqn.2026-11.example:disk --offset 1MiB < image\n\n\
+    Input may end within a block; the rest of that block stays as it is.")]
 pub struct WriteArgs {
     #[command(flatten)]
     place: Place,
@@ -65,10 +66,13 @@ async fn copy_out(namespace: &Namespace, args: &ReadArgs) -> Result<(), CliError
     let length = args.length.unwrap_or(capacity.saturating_sub(args.offset));
     check_range(namespace, args.offset, length)?;
     let progress = Progress::bytes(length);
+    let block = u64::from(namespace.info().block_size);
     let mut done = 0;
     while done < length {
         let piece = (length - done).min(CHUNK as u64);
-        let bytes = namespace.read(args.offset + done, piece as usize).await.map_err(nvme)?;
+        let whole = piece.next_multiple_of(block) as usize;
+        let mut bytes = namespace.read(args.offset + done, whole).await.map_err(nvme)?;
+        bytes.truncate(piece as usize);
         blocking(move || std::io::stdout().write_all(&bytes).map_err(error::stdout)).await?;
         done += piece;
         progress.at(done);
@@ -115,7 +119,7 @@ async fn pour_in(
         let (at, len) = (offset + *done, bytes.len() as u64);
         let whole = len.next_multiple_of(block);
         if len > 0 {
-            check_range(namespace, at, whole)?;
+            check_range(namespace, at, len)?;
             if whole != len {
                 let tail = len % block;
                 let last = namespace.read(at + len - tail, block as usize).await.map_err(nvme)?;
@@ -159,13 +163,13 @@ pub async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(CliError::failed)?
 }
 
-/// Whole blocks, inside the namespace.
+/// Begins with a block, and lies inside the namespace, which ends with one.
 fn check_range(namespace: &Namespace, offset: u64, length: u64) -> Result<(), CliError> {
     let info = namespace.info();
     let block = u64::from(info.block_size);
-    if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+    if !offset.is_multiple_of(block) {
         return Err(CliError::usage(format_args!(
-            "{length} bytes at {offset}: namespace {} has blocks of {block} bytes, and both must be multiples of that",
+            "offset {offset}: namespace {} has blocks of {block} bytes, and an offset is a multiple of that",
             info.nsid
         )));
     }

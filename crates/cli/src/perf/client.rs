@@ -6,7 +6,7 @@ use everywire_net::Host;
 use everywire_net::baseline::{self, BaselineOptions, BaselineResult};
 use everywire_verbs::{
     Access, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps, QpInit, Qpn,
-    Remote, UdDest,
+    Remote, UdDest, WcStatus,
 };
 
 use super::datagram::{self, GRH_BYTES, headroom};
@@ -54,6 +54,11 @@ pub struct Link {
 }
 
 impl Link {
+    /// How a request ended that failed: what ended the connection, where that is why it was flushed.
+    pub fn ended(&self, status: WcStatus) -> String {
+        error::ended(status, self.connection.as_ref())
+    }
+
     /// A slot of the peer's buffer.
     pub fn remote_slot(&self, slot: usize) -> Remote {
         Remote { addr: self.remote.addr + (slot * self.slot_bytes) as u64, ..self.remote }
@@ -68,8 +73,11 @@ pub fn slots(size: u32, depth: u32) -> (usize, usize) {
 }
 
 /// Measures.
-pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
-    let raw_options = if args.baseline { Some(raw_options(args, &plan)?) } else { None };
+pub fn run(args: &Args, mut plan: Plan) -> Result<(), CliError> {
+    if args.baseline {
+        // What cannot be is said before anything is measured.
+        raw_options(args, &plan)?;
+    }
     let second = match &args.target {
         None => {
             let client = format!("perf {}", plan.operation.flag());
@@ -84,9 +92,9 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
         (None, Some(second)) => second.addr(),
         (None, None) => return Err(CliError::usage("no peer")),
     };
-    let measured = product(args, &plan, peer)?;
+    let measured = product(args, &mut plan, peer)?;
     drop(second);
-    let baseline = raw_options.map(|options| raw(args, &options, &plan)).transpose()?;
+    let baseline = args.baseline.then(|| raw(args, &raw_options(args, &plan)?, &plan)).transpose()?;
     let name = format!(
         "{} {} {} B{}",
         plan.service.name(),
@@ -102,8 +110,13 @@ pub fn run(args: &Args, plan: Plan) -> Result<(), CliError> {
     Report { name, measured, baseline, raw, by_time: plan.latency }.print(args.json)
 }
 
-fn product(args: &Args, plan: &Plan, peer: SocketAddr) -> Result<Measured, CliError> {
+fn product(args: &Args, plan: &mut Plan, peer: SocketAddr) -> Result<Measured, CliError> {
     let host = args.device.open_for_peer(peer)?;
+    if plan.service == Service::Ud && args.size.is_none() && !plan.latency {
+        let pd = host.device().alloc_pd().map_err(CliError::failed)?;
+        plan.size = everywire_net::block_on(datagram::path_mtu(&pd, peer))?;
+    }
+    let plan = &*plan;
     let links = open(&host, plan, peer)?;
     let progress = Progress::time("measuring", plan.duration);
     let measured = if plan.latency { latency::run(&links[0], plan) } else { throughput::run(&links, plan) };
@@ -170,7 +183,7 @@ async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) ->
         Service::Ud => datagram::queue_pair(pd, cq, caps),
         _ => pd.create_qp(&QpInit { caps, ..QpInit::new(plan.service.qp_type(), cq) }),
     };
-    let qp = qp.map_err(CliError::failed)?;
+    let qp = qp.map_err(error::verbs)?;
     let hello = Hello::new(plan, &buffer);
     let own = pd.device().gids().first().map_or_else(|| "this host".to_owned(), |gid| gid.ip.to_string());
     let who = format!("perf {own} - {peer}");

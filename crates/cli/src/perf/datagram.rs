@@ -52,6 +52,16 @@ pub async fn connect(link: &mut Link, hello: &Hello, peer: SocketAddr) -> Result
     Ok(())
 }
 
+/// Bytes of the largest datagram on the way to a peer; where it cannot be found, connecting says why.
+pub async fn path_mtu(pd: &Pd, peer: SocketAddr) -> Result<u32, CliError> {
+    let scope_id = match peer {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let ah = pd.create_ah(AhAttr { scope_id, ..AhAttr::new(peer.ip()) }).await.map_err(error::verbs)?;
+    Ok(ah.mtu().bytes().min(pd.device().port().active_mtu.bytes()) as u32)
+}
+
 /// The server's side: the way back to a client.
 pub async fn way_back(pd: &Pd, client: SocketAddr, qpn: Qpn) -> Result<UdDest, VerbsError> {
     let scope_id = match client {

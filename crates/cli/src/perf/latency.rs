@@ -194,7 +194,8 @@ fn ping_pong(link: &Link, plan: &Plan) -> Result<Measured, CliError> {
         match outcome {
             Turn::Arrived => {}
             Turn::Closed => {
-                return Err(CliError::peer(format_args!("{who}: the connection ended in turn {turns}")));
+                let why = link.ended(WcStatus::WrFlushErr);
+                return Err(CliError::peer(format_args!("{who}: in turn {turns}: {why}")));
             }
             Turn::Silence => {
                 let text =

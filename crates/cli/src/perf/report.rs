@@ -49,11 +49,16 @@ impl Measured {
         }
     }
 
+    /// Times of one message, where they were taken: a stream of raw TCP has none.
+    fn times(&self) -> String {
+        if self.p99_us == 0.0 {
+            return String::new();
+        }
+        format!("   p50 {:>9.2} us   p99 {:>9.2} us", self.p50_us, self.p99_us)
+    }
+
     fn line(&self, name: &str) -> String {
-        format!(
-            "{name:<28} {:>9.3} Gbit/s {:>12.0} msg/s   p50 {:>9.2} us   p99 {:>9.2} us",
-            self.gbit_per_s, self.msg_per_s, self.p50_us, self.p99_us
-        )
+        format!("{name:<28} {:>9.3} Gbit/s {:>12.0} msg/s{}", self.gbit_per_s, self.msg_per_s, self.times())
     }
 }
 
@@ -87,9 +92,11 @@ impl Report {
     pub fn print(&self, as_json: bool) -> Result<(), CliError> {
         let Measured { gbit_per_s, msg_per_s, p50_us, p99_us, lost, .. } = self.measured;
         if as_json {
-            let baseline = self.baseline.map(
-                |b| json!({"gbit_per_s": b.gbit_per_s, "msg_per_s": b.msg_per_s, "p50_us": b.p50_us, "p99_us": b.p99_us}),
-            );
+            let taken = |us: f64| (us > 0.0).then_some(us);
+            let baseline = self.baseline.map(|b| {
+                json!({"gbit_per_s": b.gbit_per_s, "msg_per_s": b.msg_per_s, "p50_us": taken(b.p50_us),
+                       "p99_us": taken(b.p99_us)})
+            });
             print(
                 json!({"test": self.name, "gbit_per_s": gbit_per_s, "msg_per_s": msg_per_s, "p50_us": p50_us,
                        "p99_us": p99_us, "ratio": self.ratio(), "lost": lost, "baseline": baseline}),

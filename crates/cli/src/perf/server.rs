@@ -9,8 +9,8 @@ use std::time::Duration;
 use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, Rt, select};
 use everywire_verbs::{
-    Access, ConnParam, ConnectRequest, Cq, Device, ListenOptions, MemoryRegion, Pd, Qp, QpCaps, QpInit, Qpn,
-    RecvWr, ResolveRequest, UdDest, WcStatus,
+    Access, ConnParam, ConnectRequest, Cq, Device, ListenOptions, Listener, MemoryRegion, Pd, Qp, QpCaps,
+    QpInit, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus,
 };
 
 use super::client::{UNACKNOWLEDGED, slots};
@@ -20,6 +20,7 @@ use super::latency::{PingPong, Turn};
 use super::{Args, MAX_SIZE, Operation, Plan, Service};
 use crate::error::{self, CliError, print};
 use crate::second;
+use crate::serve::Signals;
 
 /// Receives posted for a test of SENDs: enough that a client's whole window finds one.
 const RECEIVES: u32 = 512;
@@ -47,7 +48,7 @@ struct End {
     hello: Hello,
 }
 
-/// Serves measuring clients until it is killed.
+/// Serves measuring clients. SIGTERM or SIGINT ends it in order; a ping-pong, which spins, is ended first.
 pub fn run(args: &Args) -> Result<(), CliError> {
     if args.until_stdin_ends {
         second::end_with_stdin();
@@ -64,12 +65,27 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let ud = device.attributes().ud;
     let datagrams = ud.then(|| device.listen_udp(addr, ListenOptions::default())).transpose();
     let datagrams = datagrams.map_err(error::cm)?;
-    print(format_args!("listening on {addr}"))?;
     let server = Server { device: device.clone(), rt: runtime.handle(), arrived: Rc::default() };
     runtime.block_on(async {
+        // Signals count from before the first line of output, so that whoever reads it may send one.
+        let mut signals = Signals::new()?;
+        print(format_args!("listening on {addr}"))?;
+        match select(server.serve_all(&listener, datagrams.as_ref()), signals.next()).await {
+            Either::First(ended) => ended,
+            Either::Second(name) => {
+                eprintln!("perf: stopped by {name}");
+                Ok(())
+            }
+        }
+    })
+}
+
+impl Server {
+    /// Serves whoever comes, for ever.
+    async fn serve_all(&self, listener: &Listener, datagrams: Option<&UdListener>) -> Result<(), CliError> {
         loop {
             let asked = async {
-                match &datagrams {
+                match datagrams {
                     Some(datagrams) => datagrams.next_request().await,
                     None => std::future::pending().await,
                 }
@@ -77,17 +93,15 @@ pub fn run(args: &Args) -> Result<(), CliError> {
             match select(listener.next_request(), std::pin::pin!(asked)).await {
                 Either::First(request) => {
                     let request = request.map_err(error::cm)?;
-                    server.spawn(request.peer(), server.clone().serve(request));
+                    self.spawn(request.peer(), self.clone().serve(request));
                 }
                 Either::Second(request) => {
-                    server.spawn(request.peer(), server.clone().serve_datagrams(request));
+                    self.spawn(request.peer(), self.clone().serve_datagrams(request));
                 }
             }
         }
-    })
-}
+    }
 
-impl Server {
     /// A test that fails is reported and ends alone.
     fn spawn(&self, peer: SocketAddr, test: impl Future<Output = Result<(), CliError>> + 'static) {
         drop(self.rt.spawn(async move {

@@ -94,8 +94,7 @@ fn take(
     samples: &mut Samples,
 ) -> Result<(), CliError> {
     if done.status != WcStatus::Success {
-        let text = format_args!("{}: {} ({})", link.who, done.status.as_str(), done.status as u8);
-        return Err(CliError::peer(text));
+        return Err(CliError::peer(format_args!("{}: {}", link.who, link.ended(done.status))));
     }
     let posted = window.posted.pop_front().ok_or_else(|| CliError::failed("a completion too many"))?;
     samples.record(now - posted);

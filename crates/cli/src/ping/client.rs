@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use everywire_verbs::{Access, ConnParam, ConnectOptions, Connection, MemoryRegion, Pd, VerbsError};
+use everywire_verbs::{
+    Access, ConnParam, ConnectOptions, Connection, MemoryRegion, Pd, VerbsError, WcStatus,
+};
 use serde_json::json;
 
 use super::{Advert, Args, Endpoint, between};
@@ -24,9 +26,7 @@ pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
 async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Result<(), CliError> {
     let device = host.device();
     let pd = device.alloc_pd().map_err(CliError::failed)?;
-    let local = SocketAddr::new(host.addresses().first().map_or(peer.ip(), |(ip, _)| *ip), 0);
-    let (mut end, connection) =
-        again::connect(async || connect(&pd, local, peer).await, again::sleep).await?;
+    let (mut end, connection) = again::connect(async || connect(&pd, peer).await, again::sleep).await?;
     let buffers = Buffers::new(&pd, args.size).map_err(CliError::failed)?;
     let mut times = Vec::new();
     let outcome = turns(args, peer, &mut end, &buffers, &mut times).await;
@@ -35,8 +35,8 @@ async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Resu
     summary(args, peer, &times)
 }
 
-async fn connect(pd: &Pd, local: SocketAddr, peer: SocketAddr) -> Result<(Endpoint, Connection), CliError> {
-    let end = Endpoint::new(pd, between(local, peer))?;
+async fn connect(pd: &Pd, peer: SocketAddr) -> Result<(Endpoint, Connection), CliError> {
+    let mut end = Endpoint::new(pd, format!("ping {peer}"))?;
     let param = ConnParam {
         responder_resources: 1,
         initiator_depth: 1,
@@ -46,6 +46,8 @@ async fn connect(pd: &Pd, local: SocketAddr, peer: SocketAddr) -> Result<(Endpoi
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &end.qp) };
     let connection = patience::connect(pd.device(), &end.who, options).await?;
+    end.who = between(connection.local(), peer);
+    end.connection = Some(connection.clone());
     Ok((end, connection))
 }
 
@@ -79,8 +81,9 @@ async fn turns(
             end.send(Advert::of(buffer).emit())?;
             if end.receive().await?.is_none() {
                 return Err(CliError::peer(format_args!(
-                    "{}: the peer disconnected in turn {turn}",
-                    end.who
+                    "{}: in turn {turn}: {}",
+                    end.who,
+                    end.ended(WcStatus::WrFlushErr)
                 )));
             }
         }

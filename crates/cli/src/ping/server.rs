@@ -70,6 +70,7 @@ async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<
         ..ConnParam::default()
     };
     let connection = request.accept(&end.qp, param).await.map_err(error::cm)?;
+    end.connection = Some(connection.clone());
     let mut turns = 0;
     let outcome = answer(args, &mut end, &buffer, peer, &mut turns).await;
     let reason = connection.disconnect().await;

@@ -180,7 +180,11 @@ impl CmError {
         remote: Option<SocketAddr>,
         kind: CmErrorKind,
     ) -> CmError {
-        let name = |addr: SocketAddr| with_interface(config, addr);
+        let name = |addr: SocketAddr| match addr.port() {
+            // Not bound yet, so there is none to be told.
+            0 => addr.ip().to_string(),
+            _ => with_interface(config, addr),
+        };
         let who = match (local, remote) {
             (Some(local), Some(remote)) if step == CmStep::Accept => {
                 format!("{} on {}", name(remote), name(local))

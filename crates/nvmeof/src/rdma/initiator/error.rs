@@ -83,6 +83,10 @@ pub struct NvmeError {
 
 impl fmt::Display for NvmeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The connection manager's text has the addresses and the step.
+        if let NvmeErrorKind::Cm(error) = &*self.kind {
+            return write!(f, "{}: {error}", self.subsystem);
+        }
         let interface = self.interface.as_deref();
         let remote = Scoped(self.remote, interface);
         match self.local {
@@ -146,7 +150,7 @@ impl Who {
 
     /// A rejected connection: the controller's own reason, if it gave one.
     pub(super) fn connect_error(&self, error: CmError) -> NvmeError {
-        let local = error.local().or(self.local);
+        let local = error.local().filter(|local| local.port() != 0).or(self.local);
         let kind = match error.kind() {
             CmErrorKind::Rejected { private_data, .. } => match CmReject::status(private_data) {
                 Ok(status) if status.0 != 0 => NvmeErrorKind::Refused(status),

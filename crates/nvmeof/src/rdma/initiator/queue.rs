@@ -198,7 +198,11 @@ impl HostQueue {
             }
             for completion in batch.drain(..) {
                 if completion.status != WcStatus::Success {
-                    self.fail(format!("{:?}: {}", completion.opcode, completion.status));
+                    // What was flushed says nothing of why.
+                    match self.cm.closed_reason().filter(|_| completion.status == WcStatus::WrFlushErr) {
+                        Some(reason) => self.fail(reason.to_string()),
+                        None => self.fail(format!("{:?}: {}", completion.opcode, completion.status)),
+                    }
                     return;
                 }
                 let index = completion.wr_id as u16;
