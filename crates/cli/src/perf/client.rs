@@ -15,7 +15,7 @@ use super::latency::{self, PingPong};
 use super::report::{Measured, Report};
 use super::{Args, Operation, Plan, Service, throughput};
 use crate::again;
-use crate::error::CliError;
+use crate::error::{self, CliError};
 use crate::patience::{self, while_attached};
 use crate::progress::Progress;
 use crate::second::SecondProcess;
