@@ -26,7 +26,9 @@ pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
 async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Result<(), CliError> {
     let device = host.device();
     let pd = device.alloc_pd().map_err(CliError::failed)?;
-    let (mut end, connection) = again::connect(async || connect(&pd, peer).await, again::sleep).await?;
+    let own = host.addresses().first().map_or_else(|| "this host".to_owned(), |(ip, _)| ip.to_string());
+    let who = format!("ping {own} - {peer}");
+    let (mut end, connection) = again::connect(async || connect(&pd, &who, peer).await, again::sleep).await?;
     let buffers = Buffers::new(&pd, args.size).map_err(CliError::failed)?;
     let mut times = Vec::new();
     let outcome = turns(args, peer, &mut end, &buffers, &mut times).await;
@@ -35,8 +37,8 @@ async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Resu
     summary(args, peer, &times)
 }
 
-async fn connect(pd: &Pd, peer: SocketAddr) -> Result<(Endpoint, Connection), CliError> {
-    let mut end = Endpoint::new(pd, format!("ping {peer}"))?;
+async fn connect(pd: &Pd, who: &str, peer: SocketAddr) -> Result<(Endpoint, Connection), CliError> {
+    let mut end = Endpoint::new(pd, who.to_owned())?;
     let param = ConnParam {
         responder_resources: 1,
         initiator_depth: 1,
