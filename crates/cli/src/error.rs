@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use everywire_verbs::{CmError, CmErrorKind, Connection, ErrorKind, VerbsError, WcStatus};
 
-use crate::again::Cure;
+use crate::patience::Cure;
 
 /// Whose doing a failure is; the number is the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Blame {
     Failed = 1,
     /// The command line or a configuration file is wrong.
     Usage = 2,
-    /// The peer or the network did not answer, or refused.
+    /// The peer or the network did not answer, refused, was lost, or the fabric ended.
     Peer = 3,
     /// Data read back differs from data written.
     Mismatch = 4,

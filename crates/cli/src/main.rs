@@ -1,10 +1,11 @@
 //! The `everywire` program: one file a command. Flags are parsed by clap, resolved into what the command needs, then run.
 //!
 //! Exit codes: 0 success; 1 the work failed (the message says who, which step and which limit or clause); 2 the command line or a
-//! configuration file is wrong; 3 the peer or the network did not answer or refused; 4 data read back differs from data written.
+//! configuration file is wrong; 3 the peer or the network did not answer, refused or was lost, or the fabric ended; 4 data read
+//! back differs from data written.
 #![forbid(unsafe_code)]
 
-mod again;
+mod attached;
 mod check;
 mod decode;
 mod demo;
@@ -36,7 +37,8 @@ use clap::{Parser, Subcommand};
     about = "RDMA on every wire, in user space: no card, no kernel module, no root",
     after_help = "Start with `everywire demo`.\n\n\
         Devices are named by their wire and address: rocev2:192.0.2.1, rocev2:::1, rocev2:fe80::1%eth0.\n\
-        Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 no answer or refused by the peer, 4 data mismatch.\n\
+        Exit codes: 0 success, 1 failure here, 2 wrong usage or configuration,\n  \
+        3 the peer or the network (no answer, refused, lost, or the fabric ended), 4 data mismatch.\n\
         EVERYWIRE_LOG=debug (or everywire_nvmeof=trace, …) prints what happens inside."
 )]
 struct Cli {

@@ -23,10 +23,10 @@ use everywire_verbs::Device;
 use everywire_verbs::rt::Rt;
 use uuid::Uuid;
 
-use crate::again;
+use crate::attached::while_attached;
 use crate::device::DeviceArgs;
 use crate::error::{self, CliError};
-use crate::patience::{Waiting, while_attached};
+use crate::patience;
 use crate::peer::PeerName;
 use crate::serve::config::NVME_PORT;
 
@@ -166,18 +166,17 @@ impl Ground {
         self.runtime.block_on(work)
     }
 
-    /// Says so if a connection takes long.
-    fn waiting(&self) -> Waiting {
-        Waiting::begin(format_args!("nvme {} - {}", self.device().name(), self.address))
+    /// Both ends.
+    fn who(&self) -> String {
+        format!("nvme {} - {}", self.device().name(), self.address)
     }
 
     /// What the target offers to this host.
     pub async fn discover(&self) -> Result<Vec<DiscoveryEntry>, CliError> {
         let rt = self.rt();
-        let _waiting = self.waiting();
         let attempt =
             async || rdma::discover(&rt, self.device(), self.address, &self.identity).await.map_err(nvme);
-        again::connect(attempt, async |pause| rt.sleep(pause).await).await
+        patience::connect(self.who(), attempt, async |pause| rt.sleep(pause).await).await
     }
 
     /// The subsystem named, or the only one there is.
@@ -212,13 +211,12 @@ impl Ground {
     ) -> Result<Controller, CliError> {
         let subsystem = self.subsystem(named).await?;
         let (rt, device) = (self.rt(), self.device());
-        let _waiting = self.waiting();
         let attempt = async || {
             let connecting =
                 Controller::connect(&rt, device, self.address, &subsystem, &self.identity, options.clone());
             connecting.await.map_err(nvme)
         };
-        again::connect(attempt, async |pause| rt.sleep(pause).await).await
+        patience::connect(self.who(), attempt, async |pause| rt.sleep(pause).await).await
     }
 }
 

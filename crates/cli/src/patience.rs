@@ -1,28 +1,80 @@
-//! What a client says while nobody answers, how long it waits at most, and that it ends when its fabric does.
+//! A client's patience with its peer: a server that is being started listens in a moment, a silent peer may answer yet, and one
+//! that still has a connection of a killed process refuses that process's queue pair number (REJ 10), which the next one has not.
+//!
+//! A refusal is an answer, so it is taken for one after a second. Silence is waited for longer, with a word after a second.
+//! Whoever loses an established connection is not here.
 
 use std::fmt::Display;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use everywire_net::Host;
-use everywire_verbs::rt::{Either, select};
-use everywire_verbs::{ConnectOptions, Connection, Device};
+use crate::error::CliError;
 
-use crate::error::{self, CliError};
-
-/// How long a client waits for a peer: a person or a script waits for it.
+/// How long an answer is waited for: a person or a script waits with the client.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it waits without a word.
+/// How much of that passes without a word.
 const SILENCE: Duration = Duration::from_secs(1);
+/// How long somebody may take to listen, where it is known that nobody does.
+const ABSENCE: Duration = Duration::from_secs(1);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Queue pairs that are tried.
+const QUEUE_PAIRS: u32 = 5;
+
+/// What could help a connection that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cure {
+    /// Nothing that is known here.
+    None,
+    /// Nobody listens there, yet.
+    Time,
+    /// The peer takes the queue pair for one of a connection that it still has.
+    OtherQueuePair,
+}
+
+/// Makes attempts, each with a queue pair of its own, until one succeeds or no other could. An attempt ends by itself within
+/// [`PATIENCE`]; `who` names both ends while it lasts, and `pause` waits between two.
+pub async fn connect<T>(
+    who: impl Display,
+    mut attempt: impl AsyncFnMut() -> Result<T, CliError>,
+    pause: impl AsyncFn(Duration),
+) -> Result<T, CliError> {
+    let start = Instant::now();
+    let mut stale = 0;
+    loop {
+        let waiting = Waiting::begin(&who);
+        let outcome = attempt().await;
+        drop(waiting);
+        let error = match outcome {
+            Ok(made) => return Ok(made),
+            Err(error) => error,
+        };
+        match error.cure() {
+            Cure::None => return Err(error),
+            Cure::Time if start.elapsed() < ABSENCE => pause(PAUSE).await,
+            Cure::Time => return Err(error.and(format_args!("it was tried for {ABSENCE:?}"))),
+            Cure::OtherQueuePair => {
+                stale += 1;
+                if stale == QUEUE_PAIRS {
+                    return Err(error.and(format_args!("{QUEUE_PAIRS} queue pairs were tried")));
+                }
+            }
+        }
+    }
+}
+
+/// Waits on this thread, for programs with nothing else to do on it yet.
+pub async fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
 
 /// Tells on standard error that something is waited for, if that takes a second; until it is dropped.
-pub struct Waiting {
+struct Waiting {
     _done: Sender<()>,
 }
 
 impl Waiting {
-    /// Begins; `who` names both ends.
-    pub fn begin(who: impl Display) -> Waiting {
+    fn begin(who: impl Display) -> Waiting {
         let text = format!("waiting for an answer: {who} (for {} s at most)", PATIENCE.as_secs());
         let (done, is_done) = channel::<()>();
         let tell = move || {
@@ -36,35 +88,44 @@ impl Waiting {
     }
 }
 
-/// Connects, with a word while it takes long, and an end.
-pub async fn connect(
-    device: &Device,
-    who: impl Display,
-    options: ConnectOptions,
-) -> Result<Connection, CliError> {
-    let _waiting = Waiting::begin(who);
-    device.connect(options.timeout(PATIENCE)).await.map_err(error::cm)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Does a client's work, which ends with the fabric that its device is attached to.
-pub async fn while_attached<T>(
-    host: &Host,
-    work: impl Future<Output = Result<T, CliError>>,
-) -> Result<T, CliError> {
-    match select(work, host.until_lost()).await {
-        Either::First(done) => done.map_err(|error| explain(host, error)),
-        Either::Second(why) => Err(lost(host, &why)),
+    fn run(mut outcome: impl FnMut(u32) -> Result<u32, CliError>) -> (Result<u32, CliError>, u32) {
+        let mut attempts = 0;
+        let attempt = async || {
+            attempts += 1;
+            outcome(attempts)
+        };
+        (everywire_net::block_on(connect("here - there", attempt, sleep)), attempts)
     }
-}
 
-/// The same error, or why it has come to it if the fabric is gone.
-pub fn explain(host: &Host, error: CliError) -> CliError {
-    match host.lost() {
-        Some(why) => lost(host, &why),
-        None => error,
+    #[test]
+    fn whoever_comes_to_listen_is_found() {
+        let late = |n| if n < 4 { Err(CliError::peer("refused").with_cure(Cure::Time)) } else { Ok(n) };
+        assert!(matches!(run(late), (Ok(4), 4)));
     }
-}
 
-fn lost(host: &Host, why: &str) -> CliError {
-    CliError::peer(format_args!("{}: the port is gone: {why}", host.device().name()))
+    #[test]
+    fn patience_ends_and_says_so() {
+        let start = Instant::now();
+        let (outcome, attempts) = run(|_| Err(CliError::peer("refused").with_cure(Cure::Time)));
+        assert_eq!(outcome.unwrap_err().to_string(), "refused; it was tried for 1s");
+        assert!(attempts > 2 && start.elapsed() >= ABSENCE);
+    }
+
+    #[test]
+    fn a_stale_number_is_changed_a_few_times() {
+        let stale = || CliError::peer("stale").with_cure(Cure::OtherQueuePair);
+        assert!(matches!(run(|n| if n < 5 { Err(stale()) } else { Ok(n) }), (Ok(5), 5)));
+        let (outcome, attempts) = run(|_| Err(stale()));
+        assert_eq!(attempts, QUEUE_PAIRS);
+        assert!(outcome.unwrap_err().to_string().contains("5 queue pairs"));
+    }
+
+    #[test]
+    fn what_time_does_not_cure_is_not_tried_again() {
+        assert!(matches!(run(|_| Err(CliError::usage("no"))), (Err(_), 1)));
+    }
 }

@@ -92,6 +92,25 @@ fn a_lost_peer_is_told_as_lost() {
     assert!(!outcome.stderr.contains(":0 "), "{}", outcome.stderr);
 }
 
+/// The README and the help agree on what the program ends with.
+#[test]
+fn exit_codes_are_told_alike() {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(readme).expect("the README").to_lowercase();
+    let help = run(&["--help"]).expect(0).text();
+    let codes = [
+        "success",
+        "failure here",
+        "wrong usage or configuration",
+        "the peer or the network",
+        "data mismatch",
+    ];
+    for (code, meaning) in codes.into_iter().enumerate() {
+        assert!(readme.contains(&format!("\n| {code} | {meaning}")), "{code} in the README");
+        assert!(help.contains(&format!("{code} {meaning}")), "{code} in {help}");
+    }
+}
+
 #[test]
 fn wrong_usage_is_2() {
     run(&["ping"]).expect(2);

@@ -14,9 +14,9 @@ use super::hello::Hello;
 use super::latency::{self, PingPong};
 use super::report::{Measured, Report};
 use super::{Args, Operation, Plan, Service, throughput};
-use crate::again;
+use crate::attached::{self, while_attached};
 use crate::error::{self, CliError};
-use crate::patience::{self, while_attached};
+use crate::patience::{self, PATIENCE};
 use crate::progress::Progress;
 use crate::second::SecondProcess;
 use crate::second::places::{self, ByHand};
@@ -126,7 +126,7 @@ fn product(args: &Args, plan: &mut Plan, peer: SocketAddr) -> Result<Measured, C
         other => other,
     };
     close(&links);
-    measured.map_err(|error| patience::explain(&host, error))
+    measured.map_err(|error| attached::explain(&host, error))
 }
 
 /// Connects every link of a plan.
@@ -164,15 +164,22 @@ async fn connect_all(device: &Device, plan: &Plan, peer: SocketAddr) -> Result<V
     }
     let depth = plan.connections * (plan.depth + 2) + 16;
     let cq = device.create_cq(depth.min(device.limits().max_cqe)).map_err(CliError::failed)?;
+    let own = device.gids().first().map_or_else(|| "this host".to_owned(), |gid| gid.ip.to_string());
+    let who = format!("perf {own} - {peer}");
     let mut links = Vec::new();
     for index in 0..plan.connections {
-        let attempt = async || connect(&pd, &cq, plan, peer, index).await;
-        links.push(again::connect(attempt, again::sleep).await?);
+        let attempt = async || connect((&pd, &cq), plan, (&who, peer), index).await;
+        links.push(patience::connect(&who, attempt, patience::sleep).await?);
     }
     Ok(links)
 }
 
-async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) -> Result<Link, CliError> {
+async fn connect(
+    (pd, cq): (&Pd, &Cq),
+    plan: &Plan,
+    (who, peer): (&str, SocketAddr),
+    index: u32,
+) -> Result<Link, CliError> {
     let (slots, slot_bytes) = slots(plan.size, plan.depth);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     // Twice: a ping-pong's first half is written by the peer, its second half is sent.
@@ -185,8 +192,6 @@ async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) ->
     };
     let qp = qp.map_err(error::verbs)?;
     let hello = Hello::new(plan, &buffer);
-    let own = pd.device().gids().first().map_or_else(|| "this host".to_owned(), |gid| gid.ip.to_string());
-    let who = format!("perf {own} - {peer}");
     let mut link = Link {
         index: u64::from(index),
         qp,
@@ -197,7 +202,7 @@ async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) ->
         remote: hello.remote,
         ud: None,
         peer_qpn: Qpn::new(0),
-        who,
+        who: who.to_owned(),
         connection: None,
     };
     if plan.service == Service::Ud {
@@ -216,7 +221,7 @@ async fn connect(pd: &Pd, cq: &Cq, plan: &Plan, peer: SocketAddr, index: u32) ->
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &link.qp) };
-    let connection = patience::connect(link.qp.device(), &link.who, options).await?;
+    let connection = pd.device().connect(options.timeout(PATIENCE)).await.map_err(error::cm)?;
     let answer = Hello::parse(connection.private_data())
         .map_err(|e| CliError::peer(format_args!("{}: {e}", link.who)))?;
     link.remote = answer.remote;

@@ -15,7 +15,7 @@ use super::client::Link;
 use super::hello::{self, Hello};
 use super::{Plan, Service};
 use crate::error::{self, CliError};
-use crate::patience::{PATIENCE, Waiting};
+use crate::patience::PATIENCE;
 
 /// The Q_Key of datagram services found by address and port, as Linux's rdma_cm has it.
 pub const QKEY: QKey = QKey(0x0123_4567);
@@ -42,7 +42,6 @@ pub fn queue_pair(pd: &Pd, cq: &Cq, caps: QpCaps) -> Result<Qp, VerbsError> {
 /// The client's side: finds the server's queue pair.
 pub async fn connect(link: &mut Link, hello: &Hello, peer: SocketAddr) -> Result<(), CliError> {
     let hello = Hello { qpn: link.qp.qpn(), ..*hello };
-    let _waiting = Waiting::begin(&link.who);
     let timeout = Some(PATIENCE);
     let options = ResolveOptions { private_data: hello.emit(), timeout, ..ResolveOptions::new(peer) };
     let service = link.qp.pd().resolve_udp(options).await.map_err(error::cm)?;

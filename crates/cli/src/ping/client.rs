@@ -9,9 +9,9 @@ use everywire_verbs::{
 use serde_json::json;
 
 use super::{Advert, Args, Endpoint, between};
-use crate::again;
-use crate::error::{CliError, print};
-use crate::patience::{self, while_attached};
+use crate::attached::while_attached;
+use crate::error::{self, CliError, print};
+use crate::patience::{self, PATIENCE};
 
 /// Pings `peer`.
 pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
@@ -28,7 +28,8 @@ async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Resu
     let pd = device.alloc_pd().map_err(CliError::failed)?;
     let own = host.addresses().first().map_or_else(|| "this host".to_owned(), |(ip, _)| ip.to_string());
     let who = format!("ping {own} - {peer}");
-    let (mut end, connection) = again::connect(async || connect(&pd, &who, peer).await, again::sleep).await?;
+    let attempt = async || connect(&pd, &who, peer).await;
+    let (mut end, connection) = patience::connect(&who, attempt, patience::sleep).await?;
     let buffers = Buffers::new(&pd, args.size).map_err(CliError::failed)?;
     let mut times = Vec::new();
     let outcome = turns(args, peer, &mut end, &buffers, &mut times).await;
@@ -47,7 +48,7 @@ async fn connect(pd: &Pd, who: &str, peer: SocketAddr) -> Result<(Endpoint, Conn
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &end.qp) };
-    let connection = patience::connect(pd.device(), &end.who, options).await?;
+    let connection = pd.device().connect(options.timeout(PATIENCE)).await.map_err(error::cm)?;
     end.who = between(connection.local(), peer);
     end.connection = Some(connection.clone());
     Ok((end, connection))
