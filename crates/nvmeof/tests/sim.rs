@@ -155,9 +155,9 @@ fn reconnects_as_soon_as_the_port_is_up_again() {
         lab.world.run_for(Duration::from_secs(down));
         assert!(!reconnected.is_finished());
         lab.world.partition(lab.host, false);
-        let mut up = device.port_comes_up();
+        let up = device.port_comes_up();
         let rt = lab.world.rt_outside();
-        lab.world.block_on(LIMIT, async move { (&mut up).await }).expect("active");
+        lab.world.block_on(LIMIT, up).expect("active");
         let since = rt.now();
         assert!(lab.world.run_until(LIMIT, || reconnected.is_finished()));
         let took = rt.now() - since;
