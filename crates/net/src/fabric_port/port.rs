@@ -22,6 +22,8 @@ use super::message::{LANES, MAX_PACKET, Message, PortValues, lane_of};
 const MAX_WAITING: usize = 64;
 /// Packets of one lane that wait for its credit. A program that sends more on it waits with all its lanes.
 const MAX_QUEUED: usize = 512;
+/// Batches that are looked at behind a broken socket's error.
+const LAST_BATCHES: usize = 64;
 
 /// What the fabric says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,13 +82,37 @@ impl FabricPort {
                 count == BATCH
             }
             Err(error) => {
-                self.lose(match error.kind() {
-                    io::ErrorKind::UnexpectedEof => "the fabric's process has ended".to_owned(),
-                    _ => error.to_string(),
-                });
+                self.broken(&error);
                 false
             }
         }
+    }
+
+    /// The socket is broken. A fabric that ends while something of ours is unread resets it, and its last words are still
+    /// there behind the error (unix(7) tells the error first, once).
+    fn broken(&mut self, error: &io::Error) {
+        let mut resets = 0;
+        for _ in 0..LAST_BATCHES {
+            let count = match self.channel.receive() {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && resets == 0 => {
+                    resets += 1;
+                    continue;
+                }
+                Err(_) => break,
+            };
+            for index in 0..count {
+                if let Some(Message::Refused(text)) = Message::parse(self.channel.message(index)) {
+                    let text = text.to_owned();
+                    self.lose(text);
+                }
+            }
+        }
+        self.lose(match error.kind() {
+            io::ErrorKind::UnexpectedEof => "the fabric's process has ended".to_owned(),
+            _ => error.to_string(),
+        });
     }
 
     pub(super) fn take(&mut self, index: usize, each: &mut impl FnMut(&[u8])) {
@@ -196,7 +222,7 @@ impl FabricPort {
                 sent
             }
             Err(error) => {
-                self.lose(error.to_string());
+                self.broken(&error);
                 0
             }
         }
@@ -267,7 +293,7 @@ impl FabricPort {
                 Ok(true) => drop(self.waiting.remove(0)),
                 Ok(false) => return,
                 Err(error) => {
-                    self.lose(error.to_string());
+                    self.broken(&error);
                     return self.waiting.clear();
                 }
             }

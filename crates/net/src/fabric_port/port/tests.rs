@@ -59,3 +59,21 @@ fn what_waits_for_credit_is_bounded() {
     assert_eq!(send(&mut port, &packets(4, 0..1)), 1);
     assert_eq!(arrived(&mut fabric).len(), WINDOW as usize + 1);
 }
+
+/// A fabric that ends with something of the program's unread resets the socket: why it ends is heard all the same, whether
+/// the program notices by receiving or by sending.
+#[test]
+fn last_words_are_heard_behind_a_reset() {
+    for sends in [false, true] {
+        let (mut port, mut fabric) = pair();
+        port.resolve(1, Gid::default());
+        assert!(fabric.send(&Message::Refused("the fabric ends").bytes()).unwrap());
+        drop(fabric);
+        if sends {
+            port.resolve(2, Gid::default());
+        } else {
+            assert!(!port.receive(|_| {}));
+        }
+        assert_eq!(port.gone(), Some("the fabric ends"), "by sending: {sends}");
+    }
+}
