@@ -5,6 +5,10 @@
 //! [`udp`] is the socket layer, [`raw`] the one on raw Ethernet, [`capture`] writes pcapng, [`baseline`] measures raw UDP.
 //! No protocol is in this crate, and no reliability: that is the transport's.
 
+// Test helpers shared with tests/ name the crate as those must.
+#[cfg(test)]
+extern crate self as everywire_net;
+
 pub mod baseline;
 pub mod capture;
 mod driver;

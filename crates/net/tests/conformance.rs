@@ -12,6 +12,8 @@ mod local;
 #[allow(dead_code, reason = "the crate's own tests use the rest of it")]
 #[path = "../src/testing.rs"]
 mod testing;
+#[path = "../src/fabric_host/two_hosts.rs"]
+mod two_hosts;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};

@@ -18,6 +18,8 @@ mod seat;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod two_hosts;
 mod ways;
 
 use std::fs::File;

@@ -7,54 +7,19 @@ use everywire_fabric::ib::mad_packet::MadRoute;
 use everywire_wire::mad::{MadHeader, class, method};
 use everywire_wire::perf::{self, PerfMad, PortCounters};
 use everywire_wire::smp::{NodeInfo, Smp, attribute};
-use everywire_wire::{Gid, Guid, Lid, MAD_LEN, Qpn};
+use everywire_wire::{Guid, Lid, MAD_LEN, Qpn};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind, connect, recv, send, sendto,
     socket,
 };
 
-use super::plan::{Engine, HostPlan, Layout, LinkPlan, LinkShape, NodeRef, PortRef, SwitchPlan};
+use super::plan::LinkShape;
+pub(super) use super::two_hosts::plan;
 use super::{Fabric, FabricEvent, FabricOptions, Plan};
 use crate::fabric_port::{FabricPort, Said};
 
 /// How long anything here may take on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Two hosts on a switch.
-pub(super) fn plan(name: &str) -> Plan {
-    let host = |n: u64| HostPlan {
-        name: format!("h{n}"),
-        ports: 1,
-        guid: Guid(0x0245_5700_0100_0000 + n * 16),
-        ips: vec![[10, 77, 0, n as u8].into()],
-        router: false,
-    };
-    let link = |host: usize| LinkPlan {
-        ends: [
-            PortRef { node: NodeRef::Host(host), port: 1 },
-            PortRef { node: NodeRef::Switch(0), port: host as u8 + 1 },
-        ],
-        shape: LinkShape::default(),
-    };
-    Plan {
-        name: format!("{name}-{}", std::process::id()),
-        hosts: vec![host(1), host(2)],
-        switches: vec![SwitchPlan { name: "s1".to_owned(), ports: 2, guid: Guid(0x0245_5700_0200_0000) }],
-        links: vec![link(0), link(1)],
-        sm: PortRef { node: NodeRef::Host(0), port: 1 },
-        sm_key: None,
-        sm_priority: 0,
-        gid_prefix: Gid::DEFAULT_PREFIX,
-        subnets: Vec::new(),
-        engine: Engine::UpDown,
-        roots: Vec::new(),
-        lmc: 0,
-        sl: 0,
-        lanes: None,
-        partitions: Vec::new(),
-        layout: Layout::Levels,
-    }
-}
 
 pub(super) fn start(plan: Plan, options: &FabricOptions) -> (Fabric, Receiver<FabricEvent>) {
     let (sender, events) = channel();
