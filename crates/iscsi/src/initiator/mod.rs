@@ -4,6 +4,7 @@
 //! without status are sent again after a new login, in their order; a caller notices a pause, or an error once the loss has
 //! lasted too long. The stream comes from a [`Connector`], so that this runs on sockets and in a simulator.
 
+mod binding;
 mod disk;
 mod work;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use everywire_verbs::rt::{LocalFuture, Rt};
 
+pub(crate) use binding::{Binding, Carrier};
 pub use disk::{Capacity, Disk};
 pub(crate) use work::Work;
 pub use work::{Completion, Transfer};
@@ -22,14 +24,15 @@ pub use work::{Completion, Transfer};
 use crate::keys::text::{self, TextError};
 use crate::keys::{Key, Offers};
 use crate::login::chap::Credentials;
-use crate::login::initiator::{LoginError, LoginOptions};
+use crate::login::initiator::{LoggedIn, LoginError, LoginOptions};
 use crate::login::{LoginStatus, SessionKind};
 use crate::name::{IscsiName, Isid};
 use crate::pdu::{LogoutReason, TaskFunction, TaskResult};
+use crate::rdma::RdmaBinding;
 use crate::session::initiator::{Failure, SessionOptions};
 use crate::session::target::Listed;
 use crate::tcp::ByteStream;
-use crate::tcp::initiator::Connection;
+use binding::Streams;
 
 /// Redirections that are followed.
 const MAX_MOVES: usize = 4;
@@ -172,9 +175,9 @@ pub struct Initiator {
     work: Rc<Work>,
 }
 
-struct Task<C> {
+struct Task<B> {
     rt: Rt,
-    connector: C,
+    binding: B,
     address: SocketAddr,
     options: Options,
     isid: Isid,
@@ -195,19 +198,34 @@ impl Initiator {
         options: Options,
     ) -> Result<Initiator, IscsiError> {
         let kind = SessionKind::Normal(target.clone());
-        Initiator::start(rt, connector, address, kind, options).await
+        Initiator::start(rt, Streams(connector), address, kind, options).await
     }
 
-    async fn start<C: Connector + 'static>(
+    /// The same over RDMA (iSER).
+    ///
+    /// # Errors
+    /// The first login failed.
+    pub async fn connect_rdma(
         rt: &Rt,
-        connector: C,
+        binding: RdmaBinding,
+        address: SocketAddr,
+        target: &IscsiName,
+        options: Options,
+    ) -> Result<Initiator, IscsiError> {
+        let kind = SessionKind::Normal(target.clone());
+        Initiator::start(rt, binding, address, kind, options).await
+    }
+
+    async fn start<B: Binding>(
+        rt: &Rt,
+        binding: B,
         address: SocketAddr,
         kind: SessionKind,
         options: Options,
     ) -> Result<Initiator, IscsiError> {
         let work = Rc::new(Work::default());
         let isid = Isid::random(rt.entropy(), rt.entropy() as u16);
-        let mut task = Task { rt: rt.clone(), connector, address, options, isid, kind, work: work.clone() };
+        let mut task = Task { rt: rt.clone(), binding, address, options, isid, kind, work: work.clone() };
         let (connection, login) = task.login().await?;
         rt.spawn(async move { task.keep(connection, *login).await });
         Ok(Initiator { work })
@@ -248,18 +266,15 @@ impl Initiator {
     }
 }
 
-impl<C: Connector> Task<C> {
+impl<B: Binding> Task<B> {
     /// Connects and logs in, following redirections.
-    async fn login(
-        &mut self,
-    ) -> Result<(Connection<C::Stream>, Box<crate::login::initiator::LoggedIn>), IscsiError> {
+    async fn login(&mut self) -> Result<(B::Carrier, Box<LoggedIn>), IscsiError> {
         let mut address = self.address;
         for _ in 0..MAX_MOVES {
             let until = self.rt.now() + self.options.login_timeout;
-            let stream = self.rt.timeout(self.options.login_timeout, self.connector.connect(address)).await;
-            let stream = stream.map_err(|_| IscsiError::Lost(format!("connect to {address}: no answer")))?;
-            let stream = stream.map_err(|e| IscsiError::Lost(format!("connect to {address}: {e}")))?;
-            let mut connection = Connection::new(self.rt.clone(), stream);
+            let opened = self.binding.open(&self.rt, address, self.options.login_timeout).await;
+            let mut connection =
+                opened.map_err(|e| IscsiError::Lost(format!("connect to {address}: {e}")))?;
             match connection.login(self.options.login(self.isid, self.kind.clone()), until).await {
                 Err(IscsiError::Login(LoginError::Moved { status, address: text })) => {
                     address = portal(&text).map_err(IscsiError::Protocol)?;
@@ -275,7 +290,7 @@ impl<C: Connector> Task<C> {
     }
 
     /// Keeps the session up.
-    async fn keep(mut self, connection: Connection<C::Stream>, login: crate::login::initiator::LoggedIn) {
+    async fn keep(mut self, connection: B::Carrier, login: LoggedIn) {
         let mut session = Some((connection, Box::new(login)));
         let mut pause = FIRST_PAUSE;
         while let Some((mut connection, login)) = session.take() {
@@ -298,10 +313,7 @@ impl<C: Connector> Task<C> {
         }
     }
 
-    async fn come_back(
-        &mut self,
-        why: &str,
-    ) -> Result<(Connection<C::Stream>, Box<crate::login::initiator::LoggedIn>), IscsiError> {
+    async fn come_back(&mut self, why: &str) -> Result<(B::Carrier, Box<LoggedIn>), IscsiError> {
         let until = self.rt.now() + self.options.loss_timeout;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -345,7 +357,29 @@ pub async fn discover<C: Connector + 'static>(
     address: SocketAddr,
     options: Options,
 ) -> Result<Vec<Listed>, IscsiError> {
-    let session = Initiator::start(rt, connector, address, SessionKind::Discovery, options).await?;
+    discover_by(rt, Streams(connector), address, options).await
+}
+
+/// The same over RDMA (iSER).
+///
+/// # Errors
+/// See [`IscsiError`].
+pub async fn discover_rdma(
+    rt: &Rt,
+    binding: RdmaBinding,
+    address: SocketAddr,
+    options: Options,
+) -> Result<Vec<Listed>, IscsiError> {
+    discover_by(rt, binding, address, options).await
+}
+
+async fn discover_by<B: Binding>(
+    rt: &Rt,
+    binding: B,
+    address: SocketAddr,
+    options: Options,
+) -> Result<Vec<Listed>, IscsiError> {
+    let session = Initiator::start(rt, binding, address, SessionKind::Discovery, options).await?;
     let found = send_targets(&session).await;
     session.logout().await;
     found

@@ -6,6 +6,7 @@
 mod access;
 pub mod config;
 mod device;
+mod inbox;
 mod registry;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use everywire_verbs::rt::Rt;
 pub use access::{Rule, Subnet};
 pub use config::{ConfigError, Device, InitiatorPort, Node, Portal};
 pub use device::LunDevice;
+pub(crate) use inbox::Inbox;
 pub(crate) use registry::{Ended, Order};
 
 use crate::keys::{Key, Offers};
@@ -142,14 +144,23 @@ impl Target {
         self.0.registry.borrow().len()
     }
 
+    /// Room for one more connection, until [`Target::leave`].
+    pub(crate) fn enter(&self) -> bool {
+        self.0.registry.borrow_mut().enter(self.0.options.max_connections)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.0.registry.borrow_mut().leave();
+    }
+
     /// Serves a TCP connection from `peer` that came by `portal` (its local address) to its end.
     pub async fn serve_tcp<S: ByteStream>(&self, stream: S, peer: SocketAddr, portal: SocketAddr) {
-        if !self.0.registry.borrow_mut().enter(self.0.options.max_connections) {
+        if !self.enter() {
             tracing::warn!("{peer}: too many connections; this one is closed");
             return;
         }
         let why = tcp::target::serve(self, stream, peer, portal).await;
-        self.0.registry.borrow_mut().leave();
+        self.leave();
         tracing::debug!("{peer}: connection ended: {why}");
     }
 
@@ -171,6 +182,11 @@ impl Target {
             let _ = self.rt().timeout(until, old.gone()).await;
         }
         order
+    }
+
+    /// The order of a session that will not begin after all.
+    pub(crate) fn forget(&self, tsih: u16) -> Rc<Order> {
+        self.0.registry.borrow_mut().claim(tsih).0
     }
 
     pub(crate) fn ended(&self, tsih: u16, order: &Rc<Order>) {
