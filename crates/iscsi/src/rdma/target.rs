@@ -168,7 +168,11 @@ impl Connection {
         Err("RDMAExtensions=Yes was not agreed on, and the connection is RDMA (RFC 7145 §6.3)".to_owned())
     }
 
-    async fn session(&mut self, established: Established, order: &Rc<Order>) -> String {
+    async fn session(&mut self, mut established: Established, order: &Rc<Order>) -> String {
+        if established.identity.kind == SessionKind::Discovery {
+            // Its receives are those of the login, whatever it says of streams.
+            established.params.max_send = established.params.max_send.min(MAX_DATA);
+        }
         let target = self.target.clone();
         let negotiation = &established.negotiation;
         let peer = Peer {
@@ -178,7 +182,7 @@ impl Connection {
                 || !negotiation.is_settled(Key::TaggedBufferForSolicitedDataOnly),
         };
         let hello = established.params.hello_required;
-        let session = target.session(target.rt().now(), established, self.peer, self.portal);
+        let session = target.session(target.rt().now(), established, self.peer, self.portal, true);
         let greeted = if hello { self.hello().await } else { Ok(()) };
         match greeted.and(session) {
             Ok(session) => self.run(session, peer, order).await,

@@ -199,7 +199,7 @@ impl Target {
         self.0.registry.borrow_mut().end(Ended::Reset, |identity| identity.kind == *kind);
     }
 
-    /// The session of an established login.
+    /// The session of an established login, over RDMA or TCP.
     ///
     /// # Errors
     /// The node went away meanwhile; the text says so.
@@ -209,6 +209,7 @@ impl Target {
         established: Established,
         peer: SocketAddr,
         portal: SocketAddr,
+        rdma: bool,
     ) -> Result<Session, String> {
         let nexus = match &established.identity.kind {
             SessionKind::Discovery => None,
@@ -225,7 +226,7 @@ impl Target {
                 }))
             }
         };
-        let view = View { shared: self.0.clone(), peer, portal };
+        let view = View { shared: self.0.clone(), peer, portal, rdma };
         Ok(Session::new(now, established, self.0.options.session.clone(), nexus, Rc::new(view)))
     }
 }
@@ -292,6 +293,7 @@ struct View {
     shared: Rc<Shared>,
     peer: SocketAddr,
     portal: SocketAddr,
+    rdma: bool,
 }
 
 impl Directory for View {
@@ -300,8 +302,9 @@ impl Directory for View {
         initiator: &crate::name::IscsiName,
         only: Option<&crate::name::IscsiName>,
     ) -> Vec<Listed> {
-        let addresses: Vec<String> =
-            self.shared.portals.borrow().iter().map(|one| one.shown_to(self.portal)).collect();
+        let portals = self.shared.portals.borrow();
+        let alike = portals.iter().filter(|one| one.rdma == self.rdma);
+        let addresses: Vec<String> = alike.map(|one| one.shown_to(self.portal)).collect();
         let nodes = self.shared.nodes.borrow();
         let seen = nodes.iter().filter(|node| only.is_none_or(|name| *name == node.name));
         seen.filter(|node| node.judge(initiator, self.peer.ip()).1)

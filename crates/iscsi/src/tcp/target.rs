@@ -114,7 +114,7 @@ pub(crate) async fn serve<S: ByteStream>(
     connection.framer.set(params.digests, params.max_recv);
     connection.out.set_digests(params.digests);
     tracing::info!("{who} at {peer} logged in by {portal}: {}", established.identity.kind);
-    let session = target.session(rt.now(), *established, peer, portal);
+    let session = target.session(rt.now(), *established, peer, portal, false);
     let why = match session {
         Ok(session) => run(target, &mut connection, session, &order).await,
         Err(why) => why,

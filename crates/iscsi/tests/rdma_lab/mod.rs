@@ -90,7 +90,7 @@ pub fn serve(
 ) -> (Target, RdmaPortal) {
     let target = Target::new(world.rt(host), options).expect("a target");
     target.add_node(Node::new(name(TARGET), Rc::new(disk.clone()))).expect("a node");
-    target.add_portal(Portal { address: address(), group: 1 });
+    target.add_portal(Portal { address: address(), group: 1, rdma: true });
     let portal = target.listen_rdma(&world.device(host), address(), rdma).expect("listens");
     (target, portal)
 }
