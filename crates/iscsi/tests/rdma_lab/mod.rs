@@ -1,6 +1,8 @@
 //! A target and an initiator's host in the simulator, on any wire.
 #![allow(dead_code)]
 
+pub mod raw;
+
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
