@@ -3,6 +3,8 @@
 //! One file an action; what they share is here: who the initiator is, its secrets, the target and the session. The protocol is
 //! `everywire_iscsi`'s, the sockets are `socket`'s.
 
+mod attach;
+mod bench;
 mod discover;
 mod info;
 mod io;
@@ -57,6 +59,10 @@ enum Action {
     Read(io::ReadArgs),
     /// Write standard input to a logical unit.
     Write(io::WriteArgs),
+    /// Keep a logical unit attached as a Network Block Device, for the kernel's nbd driver, QEMU, libnbd's tools.
+    Attach(attach::Args),
+    /// Measure I/O: IOPS, GB/s, latency. Writing tests destroy what the logical unit holds.
+    Bench(bench::Args),
 }
 
 /// Runs one action.
@@ -66,6 +72,15 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         Action::Login(args) => info::run(args),
         Action::Read(args) => io::read(args),
         Action::Write(args) => io::write(args),
+        Action::Attach(args) => attach::run(args),
+        Action::Bench(args) => bench::run(args),
+    }
+}
+
+impl Args {
+    /// Whether it goes on until it is told to stop, and says meanwhile what happens.
+    pub fn serves(&self) -> bool {
+        matches!(self.action, Action::Attach(_))
     }
 }
 
@@ -165,6 +180,24 @@ impl Portal {
 }
 
 impl Place {
+    /// As whom this host is by itself.
+    fn of(device: DeviceArgs, portal: PeerName, target: Option<IscsiName>, lun: u16) -> Place {
+        let portal = Portal {
+            device,
+            portal,
+            name: None,
+            chap: None,
+            chap_secret: None,
+            chap_target: None,
+            chap_target_secret: None,
+            header_digest: false,
+            data_digest: false,
+            no_immediate_data: false,
+            initial_r2t: false,
+        };
+        Place { portal, target, lun }
+    }
+
     /// Resolves the flags.
     pub fn open(&self) -> Result<Ground, CliError> {
         self.portal.open()

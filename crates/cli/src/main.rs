@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod again;
+mod bench;
 mod check;
 mod decode;
 mod demo;
@@ -74,6 +75,7 @@ fn main() -> std::process::ExitCode {
     init_logging(match &cli.command {
         Command::Serve(_) | Command::Fabric(_) => "warn,everywire=info",
         Command::Nvme(args) if args.serves() => "warn,everywire=info",
+        Command::Iscsi(args) if args.serves() => "warn,everywire=info",
         _ => "warn,everywire_nvmeof::rdma::initiator::queue=error",
     });
     let result = match cli.command {
