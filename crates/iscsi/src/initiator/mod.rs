@@ -5,6 +5,7 @@
 //! lasted too long. The stream comes from a [`Connector`], so that this runs on sockets and in a simulator.
 
 mod binding;
+mod discovery;
 mod disk;
 mod work;
 
@@ -13,15 +14,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use everywire_verbs::rt::{LocalFuture, Rt};
 
 pub(crate) use binding::{Binding, Carrier};
+pub use discovery::{discover, discover_rdma};
 pub use disk::{Capacity, Disk};
 pub(crate) use work::Work;
 pub use work::{Completion, Transfer};
 
-use crate::keys::text::{self, TextError};
+use crate::keys::text::TextError;
 use crate::keys::{Key, Offers};
 use crate::login::chap::Credentials;
 use crate::login::initiator::{LoggedIn, LoginError, LoginOptions};
@@ -30,14 +31,11 @@ use crate::name::{IscsiName, Isid};
 use crate::pdu::{LogoutReason, TaskFunction, TaskResult};
 use crate::rdma::RdmaBinding;
 use crate::session::initiator::{Failure, SessionOptions};
-use crate::session::target::Listed;
 use crate::tcp::ByteStream;
 use binding::Streams;
 
 /// Redirections that are followed.
 const MAX_MOVES: usize = 4;
-/// Pieces of an answer to SendTargets that are fetched.
-const MAX_PIECES: usize = 4096;
 /// First pause between attempts to come back; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -345,72 +343,4 @@ fn portal(text: &str) -> Result<SocketAddr, String> {
     parsed
         .or_else(bare)
         .ok_or_else(|| format!("TargetAddress={text}: an address is needed, names are not resolved"))
-}
-
-/// What targets there are at `address` for this initiator (RFC 7143 appendix C).
-///
-/// # Errors
-/// See [`IscsiError`].
-pub async fn discover<C: Connector + 'static>(
-    rt: &Rt,
-    connector: C,
-    address: SocketAddr,
-    options: Options,
-) -> Result<Vec<Listed>, IscsiError> {
-    discover_by(rt, Streams(connector), address, options).await
-}
-
-/// The same over RDMA (iSER).
-///
-/// # Errors
-/// See [`IscsiError`].
-pub async fn discover_rdma(
-    rt: &Rt,
-    binding: RdmaBinding,
-    address: SocketAddr,
-    options: Options,
-) -> Result<Vec<Listed>, IscsiError> {
-    discover_by(rt, binding, address, options).await
-}
-
-async fn discover_by<B: Binding>(
-    rt: &Rt,
-    binding: B,
-    address: SocketAddr,
-    options: Options,
-) -> Result<Vec<Listed>, IscsiError> {
-    let session = Initiator::start(rt, binding, address, SessionKind::Discovery, options).await?;
-    let found = send_targets(&session).await;
-    session.logout().await;
-    found
-}
-
-async fn send_targets(session: &Initiator) -> Result<Vec<Listed>, IscsiError> {
-    let mut answer = text::TextBuffer::default();
-    let (mut data, mut tag) = (Bytes::from(text::emit([(Key::SendTargets.name(), "All")])), None);
-    for _ in 0..MAX_PIECES {
-        let (piece, more) = session.work.ask(data, tag).await?;
-        answer.push(&piece)?;
-        if more.is_none() {
-            return listed(answer.take()?);
-        }
-        (data, tag) = (Bytes::new(), more);
-    }
-    Err(IscsiError::Protocol("the answer to SendTargets does not end".to_owned()))
-}
-
-fn listed(pairs: text::Pairs) -> Result<Vec<Listed>, IscsiError> {
-    let mut found: Vec<Listed> = Vec::new();
-    for (key, value) in pairs {
-        match (Key::of(&key), found.last_mut()) {
-            (Some(Key::TargetName), _) => {
-                let name =
-                    value.parse().map_err(|e| IscsiError::Protocol(format!("TargetName={value}: {e}")))?;
-                found.push(Listed { name, addresses: Vec::new() });
-            }
-            (Some(Key::TargetAddress), Some(last)) => last.addresses.push(value),
-            _ => tracing::debug!("SendTargets: {key}={value} is passed over"),
-        }
-    }
-    Ok(found)
 }
