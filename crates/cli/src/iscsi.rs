@@ -1,8 +1,10 @@
-//! `everywire iscsi`: the initiator. iSCSI over TCP, RFC 7143.
+//! `everywire iscsi`: the initiator. iSCSI over TCP, RFC 7143, or with `--device` over RDMA (iSER, RFC 7145).
 //!
 //! One file an action; what they share is here: who the initiator is, its secrets, the target and the session. The protocol is
 //! `everywire_iscsi`'s, the sockets are `socket`'s.
 
+mod attach;
+mod bench;
 mod discover;
 mod info;
 mod io;
@@ -15,10 +17,13 @@ use everywire_iscsi::initiator::{self, Disk, Initiator, IscsiError, Options};
 use everywire_iscsi::keys::Key;
 use everywire_iscsi::login::chap::Credentials;
 use everywire_iscsi::name::IscsiName;
+use everywire_iscsi::rdma::RdmaBinding;
 use everywire_iscsi::session::target::Listed;
-use everywire_net::TokioRt;
+use everywire_net::{Host, TokioRt};
+use everywire_verbs::rt::Rt;
 use uuid::Uuid;
 
+use crate::device::DeviceArgs;
 use crate::error::CliError;
 use crate::peer::PeerName;
 use socket::TcpConnector;
@@ -35,7 +40,9 @@ const NAME_FILE: &str = "/etc/iscsi/initiatorname.iscsi";
     everywire iscsi discover 127.0.0.1\n  \
     everywire iscsi login 127.0.0.1 iqn.2026-11.example:disk\n  \
     everywire iscsi write 127.0.0.1 iqn.2026-11.example:disk --offset 1MiB < image\n  \
-    everywire iscsi read 127.0.0.1 iqn.2026-11.example:disk --offset 1MiB --length 64KiB > copy")]
+    everywire iscsi read 127.0.0.1 iqn.2026-11.example:disk --offset 1MiB --length 64KiB > copy\n\n\
+    Over RDMA (iSER), which every device of `serve` takes on port 3260:\n  \
+    everywire iscsi login --device rocev2 127.0.0.1 iqn.2026-11.example:disk")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -52,6 +59,10 @@ enum Action {
     Read(io::ReadArgs),
     /// Write standard input to a logical unit.
     Write(io::WriteArgs),
+    /// Keep a logical unit attached as a Network Block Device, for the kernel's nbd driver, QEMU, libnbd's tools.
+    Attach(attach::Args),
+    /// Measure I/O: IOPS, GB/s, latency. Writing tests destroy what the logical unit holds.
+    Bench(bench::Args),
 }
 
 /// Runs one action.
@@ -61,12 +72,23 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         Action::Login(args) => info::run(args),
         Action::Read(args) => io::read(args),
         Action::Write(args) => io::write(args),
+        Action::Attach(args) => attach::run(args),
+        Action::Bench(args) => bench::run(args),
+    }
+}
+
+impl Args {
+    /// Whether it goes on until it is told to stop, and says meanwhile what happens.
+    pub fn serves(&self) -> bool {
+        matches!(self.action, Action::Attach(_))
     }
 }
 
 /// Where to, and as whom.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Portal {
+    #[command(flatten)]
+    device: DeviceArgs,
     /// The portal: ADDRESS or ADDRESS:PORT ([v6]:PORT); the port of iSCSI is 3260.
     #[arg(value_name = "PORTAL")]
     portal: PeerName,
@@ -115,6 +137,8 @@ pub struct Place {
 /// What every action runs on.
 pub struct Ground {
     runtime: TokioRt,
+    /// What iSER runs on; `None` is TCP.
+    host: Option<Host>,
     /// The portal.
     pub address: SocketAddr,
     options: Options,
@@ -125,6 +149,16 @@ impl Portal {
     pub fn open(&self) -> Result<Ground, CliError> {
         let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
         let address = self.portal.socket_addr(everywire_iscsi::PORT);
+        let host = match (&self.device.device, &self.device.capture) {
+            (Some(_), _) => Some(self.device.open_for_peer(address)?),
+            (None, Some(_)) => {
+                return Err(CliError::usage("--capture is of a --device: TCP is not captured"));
+            }
+            (None, None) => None,
+        };
+        if let Some(host) = &host {
+            host.run(&runtime).map_err(CliError::failed)?;
+        }
         let name = match &self.name {
             Some(name) => name.clone(),
             None => own_name(&runtime)?,
@@ -141,11 +175,29 @@ impl Portal {
         set(self.data_digest, Key::DataDigest, "CRC32C");
         set(self.no_immediate_data, Key::ImmediateData, "No");
         set(self.initial_r2t, Key::InitialR2T, "Yes");
-        Ok(Ground { runtime, address, options })
+        Ok(Ground { runtime, host, address, options })
     }
 }
 
 impl Place {
+    /// As whom this host is by itself.
+    fn of(device: DeviceArgs, portal: PeerName, target: Option<IscsiName>, lun: u16) -> Place {
+        let portal = Portal {
+            device,
+            portal,
+            name: None,
+            chap: None,
+            chap_secret: None,
+            chap_target: None,
+            chap_target_secret: None,
+            header_digest: false,
+            data_digest: false,
+            no_immediate_data: false,
+            initial_r2t: false,
+        };
+        Place { portal, target, lun }
+    }
+
     /// Resolves the flags.
     pub fn open(&self) -> Result<Ground, CliError> {
         self.portal.open()
@@ -154,8 +206,12 @@ impl Place {
     /// Logs in.
     pub async fn login(&self, ground: &Ground) -> Result<Initiator, CliError> {
         let target = ground.target(self.target.as_ref()).await?;
-        let (rt, options) = (ground.runtime.handle(), ground.options.clone());
-        Initiator::connect(&rt, TcpConnector, ground.address, &target, options).await.map_err(failed)
+        let (rt, options) = (ground.rt(), ground.options.clone());
+        let connected = match ground.binding()? {
+            None => Initiator::connect(&rt, TcpConnector, ground.address, &target, options).await,
+            Some(binding) => Initiator::connect_rdma(&rt, binding, ground.address, &target, options).await,
+        };
+        connected.map_err(failed)
     }
 
     /// The logical unit.
@@ -170,10 +226,25 @@ impl Ground {
         self.runtime.block_on(work)
     }
 
+    /// The runtime's handle.
+    pub fn rt(&self) -> Rt {
+        self.runtime.handle()
+    }
+
+    /// How to connect over RDMA, if that is wanted.
+    fn binding(&self) -> Result<Option<RdmaBinding>, CliError> {
+        let binding = self.host.as_ref().map(|host| RdmaBinding::new(host.device(), None));
+        binding.transpose().map_err(CliError::failed)
+    }
+
     /// What the portal offers.
     pub async fn discover(&self) -> Result<Vec<Listed>, CliError> {
-        let rt = self.runtime.handle();
-        initiator::discover(&rt, TcpConnector, self.address, self.options.clone()).await.map_err(failed)
+        let (rt, options) = (self.rt(), self.options.clone());
+        let found = match self.binding()? {
+            None => initiator::discover(&rt, TcpConnector, self.address, options).await,
+            Some(binding) => initiator::discover_rdma(&rt, binding, self.address, options).await,
+        };
+        found.map_err(failed)
     }
 
     /// The target named, or the only one there is.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod attached;
+mod bench;
 mod check;
 mod decode;
 mod demo;
@@ -80,6 +81,7 @@ fn main() -> std::process::ExitCode {
     init_logging(match &cli.command {
         Command::Serve(_) | Command::Fabric(_) => "warn,everywire=info",
         Command::Nvme(args) if args.serves() => "warn,everywire=info",
+        Command::Iscsi(args) if args.serves() => "warn,everywire=info",
         Command::Ping(args) if args.serves() => SERVES,
         Command::Perf(args) if args.serves() => SERVES,
         _ => "warn,everywire_nvmeof::rdma::initiator::queue=error,everywire_net::driver::fabric=error",

@@ -49,7 +49,7 @@ use config::{Config, Flags};
     nsid = 1                     # the next free one if left out\n  \
     uuid = \"…\"                   # derived, and stable, if left out\n\n  \
     [iscsi]\n  \
-    portals = [\"192.0.2.7\"]       # port 3260 if left out\n  \
+    portals = [\"192.0.2.7\"]       # of TCP, port 3260 if left out; iSER is on port 3260 of each device\n  \
     ping = 15                    # seconds of silence before an initiator is asked for a sign of life\n\n  \
     [[iscsi.target]]\n  \
     name = \"iqn.2026-11.example:disk\"\n\n  \
@@ -71,10 +71,11 @@ pub struct Args {
     /// Port of NVMe over RDMA [default: 4420].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     nvme_port: Option<u16>,
-    /// Serve a logical unit over iSCSI; may be repeated, also with the same IQN.
+    /// Serve a logical unit over iSCSI: iSER on port 3260 of every device, TCP where --tcp says; may be repeated, also with
+    /// the same IQN.
     #[arg(long, value_name = "IQN=BACKEND")]
     iscsi: Vec<String>,
-    /// Take iSCSI connections over TCP here [port 3260 if not said]; may be repeated.
+    /// Take iSCSI connections over TCP here too [port 3260 if not said]; may be repeated.
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     tcp: Vec<String>,
     /// Write every packet to this pcapng file (one device only).
@@ -130,7 +131,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     runtime.block_on(async {
         // Signals count from before the first line of output, so that whoever reads it may send one.
         let mut signals = Signals::new()?;
-        let iscsi = units.listen(&rt, &config.iscsi).await?;
+        let iscsi = units.listen(&rt, &config.iscsi, &hosts).await?;
         let nvme = NvmeTarget::new(rt, target, TargetOptions::default());
         for host in &hosts {
             listen(&nvme, host, config.nvme_port)?;

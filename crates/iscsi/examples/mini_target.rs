@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rt = runtime.handle();
     let target = Target::new(rt.clone(), TargetOptions::default())?;
     target.add_node(Node::new("iqn.2026-11.example:mini".parse()?, Rc::new(disk::MiniDisk::default())))?;
-    target.add_portal(Portal { address, group: 1 });
+    target.add_portal(Portal { address, group: 1, rdma: false });
     runtime.block_on(async {
         let listener = TcpListener::bind(address).await?;
         loop {

@@ -9,6 +9,7 @@ use everywire_iscsi::keys::text;
 use everywire_iscsi::login::chap::Nonce;
 use everywire_iscsi::login::target::{Login, Step};
 use everywire_iscsi::pdu::{Digests, Header, Pdu};
+use everywire_iscsi::rdma::{self as iser, PrivateData};
 use everywire_wire::roce::RocePacket;
 
 /// Flags, and two STags with offsets (RFC 7145 §9.3, as expanded by Linux).
@@ -18,9 +19,49 @@ const CONTROL: u8 = 0x10;
 
 /// iSCSI PDUs of the capture, in order.
 fn pdus() -> Vec<Bytes> {
+    let control = messages().into_iter().filter(|message| message[0] & 0xf0 == CONTROL);
+    control.map(|message| message.slice(ISER_HEADER..)).collect()
+}
+
+/// What the connection manager carried from one program to the other.
+fn private_data() -> Vec<[u8; 4]> {
+    let mut found = Vec::new();
+    walk(|roce| {
+        let mad = roce.payload;
+        match (roce.deth.is_some(), mad.get(17)) {
+            (true, Some(0x10)) => found.push(mad[200..204].try_into().expect("4 bytes")),
+            (true, Some(0x13)) => found.push(mad[60..64].try_into().expect("4 bytes")),
+            _ => {}
+        }
+    });
+    found
+}
+
+/// Whole SENDs, in order.
+fn messages() -> Vec<Bytes> {
+    let (mut out, mut parts) = (Vec::new(), HashMap::<u32, Vec<u8>>::new());
+    walk(|roce| {
+        if roce.deth.is_some() {
+            return;
+        }
+        let part = parts.entry(roce.bth.dest_qp.get()).or_default();
+        match roce.bth.opcode.0 {
+            0 | 1 => part.extend_from_slice(roce.payload),
+            2 | 4 | 23 => {
+                part.extend_from_slice(roce.payload);
+                out.push(Bytes::from(std::mem::take(part)));
+            }
+            _ => {}
+        }
+    });
+    out
+}
+
+/// Every RoCE packet.
+fn walk(mut each: impl FnMut(&RocePacket<'_>)) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures/iser.pcap");
     let file = std::fs::read(path).expect("the capture");
-    let (mut at, mut out, mut parts) = (24, Vec::new(), HashMap::<u32, Vec<u8>>::new());
+    let mut at = 24;
     while at + 16 <= file.len() {
         let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().expect("4 bytes")) as usize;
         let frame = &file[at + 16..at + 16 + len];
@@ -29,24 +70,29 @@ fn pdus() -> Vec<Bytes> {
             continue;
         }
         let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-        let roce = RocePacket::parse(&frame[42..14 + total]).expect("a RoCE packet");
-        if roce.deth.is_some() {
-            continue;
-        }
-        let part = parts.entry(roce.bth.dest_qp.get()).or_default();
-        match roce.bth.opcode.0 {
-            0 | 1 => part.extend_from_slice(roce.payload),
-            2 | 4 | 23 => {
-                part.extend_from_slice(roce.payload);
-                let whole = std::mem::take(part);
-                if whole[0] & 0xf0 == CONTROL {
-                    out.push(Bytes::from(whole).slice(ISER_HEADER..));
-                }
-            }
-            _ => {}
-        }
+        each(&RocePacket::parse(&frame[42..14 + total]).expect("a RoCE packet"));
     }
-    out
+}
+
+/// iSER's own bytes: every header, with its STags, and the private data of both ends (RFC 7145 §9.3).
+#[test]
+fn every_header_comes_back_bit_for_bit() {
+    let (mut reads, mut writes) = (0, 0);
+    for message in messages() {
+        let header = iser::Header::parse(&message).expect("a header");
+        assert_eq!(header.emit(), message[..ISER_HEADER], "{header:x?}");
+        let iser::Header::Control(control) = header else { panic!("{header:?}") };
+        reads += usize::from(control.read.is_some());
+        writes += usize::from(control.write.is_some());
+    }
+    assert!(reads > 30 && writes > 3, "{reads} {writes}");
+    let data = private_data();
+    assert!(data.len() >= 4, "two connections, both ways");
+    for bytes in data {
+        let lacks = PrivateData::parse(&bytes);
+        assert_eq!(lacks, PrivateData { no_zero_based: true, no_send_invalidate: false });
+        assert_eq!(lacks.emit(), bytes);
+    }
 }
 
 #[test]
@@ -92,6 +138,7 @@ fn linux_logs_in_here() {
             let params = &established.params;
             assert!(params.rdma && !params.digests.header && !params.digests.data);
             assert_eq!(params.max_recv, 8192, "TargetRecvDataSegmentLength");
+            assert_eq!(params.max_send, 262_144, "InitiatorRecvDataSegmentLength");
         }
     }
     assert!(logins >= 2, "{logins}");

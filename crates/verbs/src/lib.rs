@@ -29,6 +29,7 @@ pub mod memory;
 mod mr;
 mod multicast;
 mod pd;
+pub mod pool;
 mod qp;
 mod qp_env;
 mod qp_modify;

@@ -276,6 +276,12 @@ impl Bench {
                 packets
             }
             Wire::Iwarp(siw) => self.judge_iwarp(file, siw, findings)?,
+            Wire::Tcp => {
+                let malformed = capture::malformed(file)?;
+                findings
+                    .extend(malformed.into_iter().take(5).map(|m| format!("tshark calls malformed: {m}")));
+                capture::pdus(file)?
+            }
         };
         if packets == 0 {
             findings.push("the capture is empty".into());

@@ -131,6 +131,11 @@ pub fn malformed(file: &Path) -> Result<Vec<String>, String> {
     Ok(left.iter().map(|p| format!("frame {} opcode {} {}", p.number, p.opcode, p.protocols)).collect())
 }
 
+/// How many frames with iSCSI in them the capture holds.
+pub fn pdus(file: &Path) -> Result<usize, String> {
+    packets(file, "iscsi").map(|packets| packets.len())
+}
+
 /// How many RoCE packets the capture holds, and those whose ICRC is wrong, by the program's own judgement.
 pub fn bad_icrcs(program: &Path, file: &Path) -> Result<(usize, Vec<String>), String> {
     let out = Command::new(program).args(["decode", "--json"]).arg(file).output();

@@ -14,6 +14,8 @@ pub enum Wire {
     RoceV2,
     /// Linux's siw.
     Iwarp(Siw),
+    /// TCP itself, of iSCSI; the guest has soft-RoCE beside it.
+    Tcp,
 }
 
 /// What a siw module asks of its peers. All of them do what a peer asks of them.
@@ -69,7 +71,7 @@ impl Wire {
     /// The job that gives a guest this wire's device, in the place of the one it has.
     pub fn up(self) -> String {
         match self {
-            Wire::RoceV2 => "bash /lab/wire.sh rxe".into(),
+            Wire::RoceV2 | Wire::Tcp => "bash /lab/wire.sh rxe".into(),
             Wire::Iwarp(siw) => format!("bash /lab/wire.sh siw {}", siw.name()),
         }
     }
@@ -77,7 +79,7 @@ impl Wire {
     /// Our device on it at that address, as `--device` names it.
     pub fn device(self, address: std::net::IpAddr) -> String {
         match self {
-            Wire::RoceV2 => format!("rocev2:{address}"),
+            Wire::RoceV2 | Wire::Tcp => format!("rocev2:{address}"),
             Wire::Iwarp(siw) => format!("iwarp:{address}{}", siw.ours()),
         }
     }
@@ -86,6 +88,7 @@ impl Wire {
     pub fn filter(self) -> &'static str {
         match self {
             Wire::RoceV2 => "udp port 4791",
+            Wire::Tcp => "tcp port 3260",
             Wire::Iwarp(_) => "tcp and not port 10809",
         }
     }

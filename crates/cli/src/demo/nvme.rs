@@ -12,8 +12,9 @@ use everywire_verbs::rt::Rt;
 use uuid::Uuid;
 
 use super::{Places, Row, pattern};
+use crate::bench::{Load, Pattern};
 use crate::error::CliError;
-use crate::nvme::bench::{Load, Pattern};
+use crate::nvme::bench::measure;
 use crate::nvme::nvme;
 use crate::second::SecondProcess;
 use crate::serve;
@@ -44,7 +45,7 @@ pub fn rows(wire: &'static str, places: &Places, seconds: Duration) -> Result<Ve
         let mut rows = Vec::new();
         for (name, pattern) in [("write", Pattern::RandWrite), ("read", Pattern::RandRead)] {
             let load = Load { pattern, block_size: BLOCK, depth: DEPTH, duration: seconds };
-            let measured = load.run(&rt, &namespace).await?;
+            let measured = measure(load, &rt, &namespace).await?;
             rows.push(Row {
                 wire,
                 protocol: format!("NVMe {name} 4 KiB, {DEPTH} in flight"),

@@ -4,11 +4,10 @@
 //! is from the call to its return, queueing in the program included. Without a target it starts one of its own, a RAM disk
 //! in a second process on loopback; the same reads as bare UDP can then be measured beside it.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use everywire_block::{format_size, parse_size};
+use everywire_block::parse_size;
 use everywire_net::baseline::BaselineResult;
 use everywire_nvmeof::Nqn;
 use everywire_nvmeof::rdma::{InitiatorOptions, IoBuffer, Namespace};
@@ -17,6 +16,7 @@ use serde_json::json;
 
 use super::baseline::ReadLoop;
 use super::{LOSS_TIMEOUT, Place, Target, impatient, nvme};
+use crate::bench::{Load, Measured, Pattern, Places};
 use crate::device::DeviceArgs;
 use crate::error::{CliError, print};
 use crate::peer::PeerName;
@@ -35,20 +35,6 @@ const BY_HAND: ByHand<'static> =
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Bytes written at once when it is filled; a part of it.
 const TOUCH: u64 = 4 << 20;
-
-/// What is done, as fio calls it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum Pattern {
-    /// Sequential reads.
-    Read,
-    /// Sequential writes.
-    Write,
-    /// Random reads.
-    RandRead,
-    /// Random writes.
-    RandWrite,
-}
 
 /// Flags of `everywire nvme bench`.
 #[derive(Debug, clap::Args)]
@@ -94,32 +80,6 @@ pub struct Args {
     json: bool,
 }
 
-/// A result.
-pub struct Measured {
-    /// Commands done.
-    pub commands: u64,
-    /// Time it took.
-    pub elapsed: Duration,
-    /// Bytes of a command.
-    pub block_size: u64,
-    /// Times of commands.
-    pub samples: Samples,
-    /// How often the connection was lost and came back meanwhile.
-    pub reconnects: u64,
-}
-
-impl Measured {
-    /// Commands a second.
-    pub fn iops(&self) -> f64 {
-        self.commands as f64 / self.elapsed.as_secs_f64()
-    }
-
-    /// 10^9 bytes a second.
-    pub fn gb_per_s(&self) -> f64 {
-        self.iops() * self.block_size as f64 / 1e9
-    }
-}
-
 /// Measures and prints.
 pub fn run(args: &Args) -> Result<(), CliError> {
     if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
@@ -153,7 +113,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         let progress = Progress::time("measuring", duration);
         let load = Load { pattern: args.rw, block_size: args.block_size, depth: args.depth, duration };
         let rt = ground.rt();
-        let measured = rt.timeout(duration + LOSS_TIMEOUT, load.run(&rt, &namespace)).await;
+        let measured = rt.timeout(duration + LOSS_TIMEOUT, measure(load, &rt, &namespace)).await;
         drop(progress);
         let reconnects = controller.reconnects();
         match measured {
@@ -203,31 +163,18 @@ async fn touch(namespace: &Namespace) -> Result<(), CliError> {
 }
 
 fn report(args: &Args, measured: &Measured, raw: Option<&BaselineResult>) -> Result<(), CliError> {
-    let name =
-        clap::ValueEnum::to_possible_value(&args.rw).map_or_else(String::new, |v| v.get_name().to_owned());
-    let (p50, p99) = (measured.samples.micros(0.5), measured.samples.micros(0.99));
-    let max = measured.samples.micros(1.0);
-    let (iops, gb_per_s) = (measured.iops(), measured.gb_per_s());
-    let ratio = raw.map(|raw| iops / raw.msg_per_s);
+    let ratio = raw.map(|raw| measured.iops() / raw.msg_per_s);
     if args.json {
         let baseline = raw.map(|raw| {
             json!({"iops": raw.msg_per_s, "gb_per_s": raw.gbit_per_s / 8.0, "p50_us": raw.p50_us, "p99_us": raw.p99_us})
         });
-        return print(json!({
-            "rw": name, "block_size": args.block_size, "depth": args.depth, "queues": args.queues,
-            "commands": measured.commands, "seconds": measured.elapsed.as_secs_f64(),
-            "iops": iops, "gb_per_s": gb_per_s, "p50_us": p50, "p99_us": p99, "max_us": max,
-            "reconnects": measured.reconnects, "ratio": ratio, "baseline": baseline,
-        }));
+        let mut object = measured.object(args.rw, args.depth);
+        object["queues"] = args.queues.into();
+        object["ratio"] = ratio.into();
+        object["baseline"] = baseline.into();
+        return print(object);
     }
-    let (size, depth) = (format_size(args.block_size), args.depth);
-    let lost = match measured.reconnects {
-        0 => String::new(),
-        times => format!("  reconnected {times} times, which is in these numbers"),
-    };
-    print(format_args!(
-        "{name} {size} depth {depth}: {iops:.0} IOPS  {gb_per_s:.3} GB/s  p50 {p50:.1} us  p99 {p99:.1} us  max {max:.1} us{lost}"
-    ))?;
+    print(measured.line(args.rw, args.depth))?;
     let (Some(raw), Some(ratio)) = (raw, ratio) else { return Ok(()) };
     let BaselineResult { msg_per_s, gbit_per_s, p50_us, p99_us, .. } = raw;
     let gb_per_s = gbit_per_s / 8.0;
@@ -237,74 +184,41 @@ fn report(args: &Args, measured: &Measured, raw: Option<&BaselineResult>) -> Res
     print(format_args!("ratio {ratio:.2}"))
 }
 
-/// What is to be done.
-#[derive(Debug, Clone, Copy)]
-pub struct Load {
-    /// Direction and order.
-    pub pattern: Pattern,
-    /// Bytes of a command.
-    pub block_size: u64,
-    /// Commands in flight.
-    pub depth: u16,
-    /// How long.
-    pub duration: Duration,
-}
-
 /// What the tasks share.
 struct Shared {
     namespace: Namespace,
     load: Load,
-    /// Commands that fit the namespace.
-    places: u64,
-    next: Cell<u64>,
+    places: Places,
     deadline: Instant,
 }
 
-impl Load {
-    /// Does it.
-    pub async fn run(self, rt: &Rt, namespace: &Namespace) -> Result<Measured, CliError> {
-        let info = namespace.info();
-        let (block, most) = (u64::from(info.block_size), u64::from(info.max_transfer));
-        if self.block_size == 0 || !self.block_size.is_multiple_of(block) || self.block_size > most {
-            return Err(CliError::usage(format_args!(
-                "--block-size {}: a multiple of {block}, at most {most} (the controller's MDTS)",
-                self.block_size
-            )));
-        }
-        let places = info.bytes() / self.block_size;
-        if places == 0 {
-            let text =
-                format_args!("--block-size {}: the namespace has {} bytes", self.block_size, info.bytes());
-            return Err(CliError::usage(text));
-        }
-        let start = rt.now();
-        let shared = Rc::new(Shared {
-            namespace: namespace.clone(),
-            load: self,
-            places,
-            next: Cell::new(0),
-            deadline: start + self.duration,
-        });
-        let mut tasks = Vec::new();
-        for _ in 0..self.depth {
-            let buffer = namespace.buffer(self.block_size as usize).map_err(nvme)?;
-            fill(&buffer, rt.entropy())?;
-            tasks.push(rt.spawn(shared.clone().work(rt.clone(), buffer)));
-        }
-        let (mut commands, mut samples) = (0, Samples::new());
-        for task in tasks {
-            let (done, times) = task.await.map_err(CliError::failed)??;
-            commands += done;
-            samples.add(&times);
-        }
-        Ok(Measured {
-            commands,
-            elapsed: rt.now() - start,
-            block_size: self.block_size,
-            samples,
-            reconnects: 0,
-        })
+/// Does what is to be done.
+pub async fn measure(load: Load, rt: &Rt, namespace: &Namespace) -> Result<Measured, CliError> {
+    let info = namespace.info();
+    let (block, most) = (u64::from(info.block_size), u64::from(info.max_transfer));
+    if load.block_size == 0 || !load.block_size.is_multiple_of(block) || load.block_size > most {
+        return Err(CliError::usage(format_args!(
+            "--block-size {}: a multiple of {block}, at most {most} (the controller's MDTS)",
+            load.block_size
+        )));
     }
+    let places = Places::new(&load, info.bytes())?;
+    let start = rt.now();
+    let deadline = start + load.duration;
+    let shared = Rc::new(Shared { namespace: namespace.clone(), load, places, deadline });
+    let mut tasks = Vec::new();
+    for _ in 0..load.depth {
+        let buffer = namespace.buffer(load.block_size as usize).map_err(nvme)?;
+        fill(&buffer, rt.entropy())?;
+        tasks.push(rt.spawn(shared.clone().work(rt.clone(), buffer)));
+    }
+    let (mut commands, mut samples) = (0, Samples::new());
+    for task in tasks {
+        let (done, times) = task.await.map_err(CliError::failed)??;
+        commands += done;
+        samples.add(&times);
+    }
+    Ok(Measured { commands, elapsed: rt.now() - start, block_size: load.block_size, samples, reconnects: 0 })
 }
 
 impl Shared {
@@ -315,7 +229,7 @@ impl Shared {
         let mut random = rt.entropy() | 1;
         let mut before = rt.now();
         while before < self.deadline {
-            let slba = self.place(&mut random) * u64::from(blocks);
+            let slba = self.places.next(&mut random) * u64::from(blocks);
             let result = match self.load.pattern {
                 Pattern::Read | Pattern::RandRead => {
                     self.namespace.read_blocks(slba, blocks, &buffer, 0).await
@@ -331,23 +245,6 @@ impl Shared {
             done += 1;
         }
         Ok((done, samples))
-    }
-
-    fn place(&self, random: &mut u64) -> u64 {
-        match self.load.pattern {
-            Pattern::Read | Pattern::Write => {
-                let next = self.next.get();
-                self.next.set(next.wrapping_add(1));
-                next % self.places
-            }
-            Pattern::RandRead | Pattern::RandWrite => {
-                // xorshift64, Marsaglia 2003.
-                *random ^= *random << 13;
-                *random ^= *random >> 7;
-                *random ^= *random << 17;
-                *random % self.places
-            }
-        }
     }
 }
 

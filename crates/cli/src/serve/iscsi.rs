@@ -1,15 +1,23 @@
-//! iSCSI within `everywire serve`: logical units from the configuration, and the TCP listeners of its portals.
+//! iSCSI within `everywire serve`: logical units from the configuration, the TCP listeners of its portals, and iSER on every
+//! device.
 //!
 //! Every portal is in portal group 1. A portal that cannot be opened ends the start with its address (IS-01, OP-07).
 
+use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use everywire_block::{Backend, BackendSpec};
+use everywire_iscsi::PORT;
+use everywire_iscsi::rdma::{RdmaOptions, RdmaPortal};
 use everywire_iscsi::target::{LunDevice, Node, Portal, Target, TargetOptions};
+use everywire_net::{Host, route};
+use everywire_nvmeof::Scoped;
 use everywire_scsi::lun::{LogicalUnit, LunConfig};
 use everywire_scsi::reservations::FileStore;
 use everywire_scsi::target::Target as ScsiTarget;
+use everywire_verbs::Wire;
 use everywire_verbs::rt::Rt;
 use tokio::net::TcpListener;
 
@@ -32,6 +40,8 @@ type Numbered = Vec<(u16, Arc<LogicalUnit>)>;
 pub struct Served {
     target: Target,
     backends: Vec<Arc<dyn Backend>>,
+    /// They listen until they are dropped.
+    rdma: RefCell<Vec<RdmaPortal>>,
 }
 
 /// Opens every backend.
@@ -73,8 +83,8 @@ fn reservations(lun: &Lun) -> Option<PathBuf> {
 }
 
 impl Opened {
-    /// Listens on every portal.
-    pub async fn listen(self, rt: &Rt, config: &Iscsi) -> Result<Served, CliError> {
+    /// Listens on every portal, and for iSER on every device.
+    pub async fn listen(self, rt: &Rt, config: &Iscsi, hosts: &[Host]) -> Result<Served, CliError> {
         let mut options = TargetOptions::default();
         if let Some(ping) = config.ping {
             (options.session.ping_after, options.session.ping_timeout) = (ping, ping);
@@ -96,13 +106,49 @@ impl Opened {
             let listener = TcpListener::bind(address)
                 .await
                 .map_err(|e| CliError::failed(format_args!("iSCSI portal {address}: cannot listen: {e}")))?;
-            target.add_portal(Portal { address, group: 1 });
+            target.add_portal(Portal { address, group: 1, rdma: false });
             print(format_args!("listening on {address}, iSCSI over TCP"))?;
             let accepting = accept(rt.clone(), target.clone(), listener);
             rt.spawn(accepting);
         }
-        Ok(Served { target, backends })
+        let mut rdma = Vec::new();
+        for host in hosts.iter().filter(|_| !config.targets.is_empty()) {
+            listen_rdma(&target, host, &config.portals, &mut rdma)?;
+        }
+        Ok(Served { target, backends, rdma: RefCell::new(rdma) })
     }
+}
+
+/// Listens for iSER on every address of a device.
+fn listen_rdma(
+    target: &Target,
+    host: &Host,
+    tcp: &[SocketAddr],
+    into: &mut Vec<RdmaPortal>,
+) -> Result<(), CliError> {
+    let device = host.device();
+    for (ip, scope_id) in host.addresses() {
+        let address = route::with_scope(*ip, PORT, *scope_id);
+        let shown = Scoped(address, Some(&host.interface().name));
+        // iWARP's ports are TCP's own.
+        let taken = |portal: &SocketAddr| {
+            portal.port() == PORT && (portal.ip() == *ip || portal.ip().is_unspecified())
+        };
+        if device.wire() == Wire::Iwarp && tcp.iter().any(taken) {
+            tracing::warn!(
+                "iSCSI over TCP has port {PORT} of {ip}: device {} takes no iSER there",
+                device.name()
+            );
+            continue;
+        }
+        let portal = target
+            .listen_rdma(device, address, RdmaOptions::default())
+            .map_err(|e| CliError::failed(format_args!("iSER on {shown}: {e}")))?;
+        target.add_portal(Portal { address: portal.local_addr(), group: 1, rdma: true });
+        print(format_args!("listening on {shown}, device {}, iSER", device.name()))?;
+        into.push(portal);
+    }
+    Ok(())
 }
 
 async fn accept(rt: Rt, target: Target, listener: TcpListener) {
@@ -135,6 +181,7 @@ impl Served {
 
     /// Ends every session, then flushes what they wrote.
     pub async fn shutdown(&self) {
+        self.rdma.borrow_mut().clear();
         self.target.shutdown().await;
         for backend in &self.backends {
             if let Err(error) = backend.flush().await {

@@ -1,7 +1,7 @@
 //! A logical unit as a disk: capacity, read, write, flush.
 //!
-//! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.22 (SYNCHRONIZE CACHE 10). Unit attentions are asked
-//! about again, as any driver does; a request larger than one command is cut.
+//! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.49 (WRITE SAME 16), §5.22 (SYNCHRONIZE CACHE 10), SPC-4
+//! §6.11 (MODE SENSE 6). Unit attentions are asked about again, as any driver does; a request larger than one command is cut.
 
 use bytes::Bytes;
 
@@ -9,6 +9,14 @@ use super::{Completion, Initiator, IscsiError, Transfer};
 
 /// Most bytes of one command.
 const MAX_TRANSFER: u32 = 1 << 20;
+/// Most bytes that one WRITE SAME writes.
+const MAX_SAME: u64 = 32 << 20;
+/// FUA in byte 1 of WRITE (16).
+const FUA: u8 = 0x08;
+/// UNMAP in byte 1 of WRITE SAME (16).
+const UNMAP: u8 = 0x08;
+/// WP among the device-specific parameters of a disk (SBC-3 §6.4.1).
+const WRITE_PROTECTED: u8 = 0x80;
 /// How often a command that met a unit attention, or a busy unit, is sent again.
 const ATTEMPTS: usize = 16;
 const CHECK_CONDITION: u8 = 0x02;
@@ -150,15 +158,58 @@ impl Disk {
     /// # Errors
     /// See [`IscsiError`].
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), IscsiError> {
+        self.write_with(offset, data, 0).await
+    }
+
+    /// The same, durable when it is complete.
+    ///
+    /// # Errors
+    /// See [`IscsiError`].
+    pub async fn write_through(&self, offset: u64, data: Bytes) -> Result<(), IscsiError> {
+        self.write_with(offset, data, FUA).await
+    }
+
+    async fn write_with(&self, offset: u64, data: Bytes, flags: u8) -> Result<(), IscsiError> {
         let mut lba = self.range(offset, data.len())?;
         let mut rest = data;
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(MAX_TRANSFER as usize));
-            let cdb = self.cdb(0x8a, lba, piece.len());
+            let mut cdb = self.cdb(0x8a, lba, piece.len());
+            cdb[1] = flags;
             lba += piece.len() as u64 / u64::from(self.capacity.block_size);
             self.run("WRITE (16)", &cdb, Transfer::Out(piece)).await?;
         }
         Ok(())
+    }
+
+    /// Writes zeroes to whole blocks; `unmap` lets the unit take their space back.
+    ///
+    /// # Errors
+    /// See [`IscsiError`]. A unit may know no WRITE SAME, or none that unmaps.
+    pub async fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Result<(), IscsiError> {
+        let size = usize::try_from(len).map_err(|_| IscsiError::Argument(format!("{len} bytes")))?;
+        let mut lba = self.range(offset, size)?;
+        let block = Bytes::from(vec![0; self.capacity.block_size as usize]);
+        let mut rest = len;
+        while rest > 0 {
+            let piece = rest.min(MAX_SAME);
+            let mut cdb = self.cdb(0x93, lba, piece as usize);
+            cdb[1] = if unmap { UNMAP } else { 0 };
+            self.run("WRITE SAME (16)", &cdb, Transfer::Out(block.clone())).await?;
+            lba += piece / u64::from(self.capacity.block_size);
+            rest -= piece;
+        }
+        Ok(())
+    }
+
+    /// Whether writes are refused.
+    ///
+    /// # Errors
+    /// See [`IscsiError`].
+    pub async fn is_read_only(&self) -> Result<bool, IscsiError> {
+        // All pages without block descriptors: of the header only is asked.
+        let done = self.run("MODE SENSE (6)", &[0x1a, 0x08, 0x3f, 0, 4, 0], Transfer::In(4)).await?;
+        Ok(done.data.get(2).is_some_and(|specific| specific & WRITE_PROTECTED != 0))
     }
 
     /// Makes every completed write durable.

@@ -4,6 +4,8 @@
 //! without status are sent again after a new login, in their order; a caller notices a pause, or an error once the loss has
 //! lasted too long. The stream comes from a [`Connector`], so that this runs on sockets and in a simulator.
 
+mod binding;
+mod discovery;
 mod disk;
 mod work;
 
@@ -12,29 +14,28 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use everywire_verbs::rt::{LocalFuture, Rt};
 
+pub(crate) use binding::{Binding, Carrier};
+pub use discovery::{discover, discover_rdma};
 pub use disk::{Capacity, Disk};
 pub(crate) use work::Work;
 pub use work::{Completion, Transfer};
 
-use crate::keys::text::{self, TextError};
+use crate::keys::text::TextError;
 use crate::keys::{Key, Offers};
 use crate::login::chap::Credentials;
-use crate::login::initiator::{LoginError, LoginOptions};
+use crate::login::initiator::{LoggedIn, LoginError, LoginOptions};
 use crate::login::{LoginStatus, SessionKind};
 use crate::name::{IscsiName, Isid};
 use crate::pdu::{LogoutReason, TaskFunction, TaskResult};
+use crate::rdma::RdmaBinding;
 use crate::session::initiator::{Failure, SessionOptions};
-use crate::session::target::Listed;
 use crate::tcp::ByteStream;
-use crate::tcp::initiator::Connection;
+use binding::Streams;
 
 /// Redirections that are followed.
 const MAX_MOVES: usize = 4;
-/// Pieces of an answer to SendTargets that are fetched.
-const MAX_PIECES: usize = 4096;
 /// First pause between attempts to come back; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -172,9 +173,9 @@ pub struct Initiator {
     work: Rc<Work>,
 }
 
-struct Task<C> {
+struct Task<B> {
     rt: Rt,
-    connector: C,
+    binding: B,
     address: SocketAddr,
     options: Options,
     isid: Isid,
@@ -195,19 +196,34 @@ impl Initiator {
         options: Options,
     ) -> Result<Initiator, IscsiError> {
         let kind = SessionKind::Normal(target.clone());
-        Initiator::start(rt, connector, address, kind, options).await
+        Initiator::start(rt, Streams(connector), address, kind, options).await
     }
 
-    async fn start<C: Connector + 'static>(
+    /// The same over RDMA (iSER).
+    ///
+    /// # Errors
+    /// The first login failed.
+    pub async fn connect_rdma(
         rt: &Rt,
-        connector: C,
+        binding: RdmaBinding,
+        address: SocketAddr,
+        target: &IscsiName,
+        options: Options,
+    ) -> Result<Initiator, IscsiError> {
+        let kind = SessionKind::Normal(target.clone());
+        Initiator::start(rt, binding, address, kind, options).await
+    }
+
+    async fn start<B: Binding>(
+        rt: &Rt,
+        binding: B,
         address: SocketAddr,
         kind: SessionKind,
         options: Options,
     ) -> Result<Initiator, IscsiError> {
         let work = Rc::new(Work::default());
         let isid = Isid::random(rt.entropy(), rt.entropy() as u16);
-        let mut task = Task { rt: rt.clone(), connector, address, options, isid, kind, work: work.clone() };
+        let mut task = Task { rt: rt.clone(), binding, address, options, isid, kind, work: work.clone() };
         let (connection, login) = task.login().await?;
         rt.spawn(async move { task.keep(connection, *login).await });
         Ok(Initiator { work })
@@ -248,18 +264,15 @@ impl Initiator {
     }
 }
 
-impl<C: Connector> Task<C> {
+impl<B: Binding> Task<B> {
     /// Connects and logs in, following redirections.
-    async fn login(
-        &mut self,
-    ) -> Result<(Connection<C::Stream>, Box<crate::login::initiator::LoggedIn>), IscsiError> {
+    async fn login(&mut self) -> Result<(B::Carrier, Box<LoggedIn>), IscsiError> {
         let mut address = self.address;
         for _ in 0..MAX_MOVES {
             let until = self.rt.now() + self.options.login_timeout;
-            let stream = self.rt.timeout(self.options.login_timeout, self.connector.connect(address)).await;
-            let stream = stream.map_err(|_| IscsiError::Lost(format!("connect to {address}: no answer")))?;
-            let stream = stream.map_err(|e| IscsiError::Lost(format!("connect to {address}: {e}")))?;
-            let mut connection = Connection::new(self.rt.clone(), stream);
+            let opened = self.binding.open(&self.rt, address, self.options.login_timeout).await;
+            let mut connection =
+                opened.map_err(|e| IscsiError::Lost(format!("connect to {address}: {e}")))?;
             match connection.login(self.options.login(self.isid, self.kind.clone()), until).await {
                 Err(IscsiError::Login(LoginError::Moved { status, address: text })) => {
                     address = portal(&text).map_err(IscsiError::Protocol)?;
@@ -275,7 +288,7 @@ impl<C: Connector> Task<C> {
     }
 
     /// Keeps the session up.
-    async fn keep(mut self, connection: Connection<C::Stream>, login: crate::login::initiator::LoggedIn) {
+    async fn keep(mut self, connection: B::Carrier, login: LoggedIn) {
         let mut session = Some((connection, Box::new(login)));
         let mut pause = FIRST_PAUSE;
         while let Some((mut connection, login)) = session.take() {
@@ -298,10 +311,7 @@ impl<C: Connector> Task<C> {
         }
     }
 
-    async fn come_back(
-        &mut self,
-        why: &str,
-    ) -> Result<(Connection<C::Stream>, Box<crate::login::initiator::LoggedIn>), IscsiError> {
+    async fn come_back(&mut self, why: &str) -> Result<(B::Carrier, Box<LoggedIn>), IscsiError> {
         let until = self.rt.now() + self.options.loss_timeout;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -333,50 +343,4 @@ fn portal(text: &str) -> Result<SocketAddr, String> {
     parsed
         .or_else(bare)
         .ok_or_else(|| format!("TargetAddress={text}: an address is needed, names are not resolved"))
-}
-
-/// What targets there are at `address` for this initiator (RFC 7143 appendix C).
-///
-/// # Errors
-/// See [`IscsiError`].
-pub async fn discover<C: Connector + 'static>(
-    rt: &Rt,
-    connector: C,
-    address: SocketAddr,
-    options: Options,
-) -> Result<Vec<Listed>, IscsiError> {
-    let session = Initiator::start(rt, connector, address, SessionKind::Discovery, options).await?;
-    let found = send_targets(&session).await;
-    session.logout().await;
-    found
-}
-
-async fn send_targets(session: &Initiator) -> Result<Vec<Listed>, IscsiError> {
-    let mut answer = text::TextBuffer::default();
-    let (mut data, mut tag) = (Bytes::from(text::emit([(Key::SendTargets.name(), "All")])), None);
-    for _ in 0..MAX_PIECES {
-        let (piece, more) = session.work.ask(data, tag).await?;
-        answer.push(&piece)?;
-        if more.is_none() {
-            return listed(answer.take()?);
-        }
-        (data, tag) = (Bytes::new(), more);
-    }
-    Err(IscsiError::Protocol("the answer to SendTargets does not end".to_owned()))
-}
-
-fn listed(pairs: text::Pairs) -> Result<Vec<Listed>, IscsiError> {
-    let mut found: Vec<Listed> = Vec::new();
-    for (key, value) in pairs {
-        match (Key::of(&key), found.last_mut()) {
-            (Some(Key::TargetName), _) => {
-                let name =
-                    value.parse().map_err(|e| IscsiError::Protocol(format!("TargetName={value}: {e}")))?;
-                found.push(Listed { name, addresses: Vec::new() });
-            }
-            (Some(Key::TargetAddress), Some(last)) => last.addresses.push(value),
-            _ => tracing::debug!("SendTargets: {key}={value} is passed over"),
-        }
-    }
-    Ok(found)
 }

@@ -72,6 +72,11 @@ impl Offers {
         self.0[key as usize] = Some(value.to_string());
     }
 
+    /// Nothing is wanted any more: the default holds, and nothing is said.
+    pub fn unset(&mut self, key: Key) {
+        self.0[key as usize] = None;
+    }
+
     /// What is wanted.
     pub fn get(&self, key: Key) -> &str {
         self.0[key as usize].as_deref().unwrap_or(key.row().default)

@@ -114,12 +114,12 @@ pub fn parse(bytes: &[u8]) -> Result<Pairs, TextError> {
     Ok(pairs)
 }
 
-/// A capital letter, then letters, digits and a few signs.
+/// A capital letter, then letters, digits and a few signs; two of the standards' own begin with an `i` all the same.
 fn is_key(key: &str) -> bool {
     let rest =
         |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+' | b'@' | b'_' | b'/' | b'#');
     key.len() <= MAX_KEY
-        && key.bytes().next().is_some_and(|b| b.is_ascii_uppercase())
+        && key.bytes().next().is_some_and(|b| b.is_ascii_uppercase() || b == b'i')
         && key.bytes().all(rest)
 }
 

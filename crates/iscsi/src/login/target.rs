@@ -332,7 +332,10 @@ impl Entered {
     /// The answers to one text.
     fn answers(&mut self, stage: u8, nonce: Nonce, pairs: &Pairs) -> Result<Pairs, Refusal> {
         let mut answers = Pairs::new();
-        for (name, value) in pairs.iter().filter(|(name, _)| !chap::is_chap_key(name)) {
+        // Linux says it last, and what the others mean depends on it (RFC 7145 §6.2).
+        let is_rdma = |pair: &&(String, String)| pair.0 == Key::RDMAExtensions.name();
+        let (first, rest) = (pairs.iter().filter(is_rdma), pairs.iter().filter(|pair| !is_rdma(pair)));
+        for (name, value) in first.chain(rest).filter(|(name, _)| !chap::is_chap_key(name)) {
             let answer = self.negotiation.receive(phase_of(stage), name, value);
             answers.extend(answer.map_err(|e| Refusal::new(LoginStatus::InitiatorError, e))?);
         }

@@ -108,6 +108,11 @@ impl<T> Window<T> {
         None
     }
 
+    /// Whether something like this is held.
+    pub fn holds(&self, is: impl Fn(&T) -> bool) -> bool {
+        self.held.values().flatten().any(is)
+    }
+
     /// All that is held.
     pub fn held(&mut self) -> impl Iterator<Item = &mut T> {
         self.held.values_mut().flatten()

@@ -123,6 +123,8 @@ pub struct Portal {
     pub address: SocketAddr,
     /// Its portal group tag.
     pub group: u16,
+    /// It is reached over RDMA (iSER), else over TCP. An initiator is shown those of the kind by which it asks.
+    pub rdma: bool,
 }
 
 impl Portal {

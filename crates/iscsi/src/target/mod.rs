@@ -6,6 +6,7 @@
 mod access;
 pub mod config;
 mod device;
+mod inbox;
 mod registry;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use everywire_verbs::rt::Rt;
 pub use access::{Rule, Subnet};
 pub use config::{ConfigError, Device, InitiatorPort, Node, Portal};
 pub use device::LunDevice;
+pub(crate) use inbox::Inbox;
 pub(crate) use registry::{Ended, Order};
 
 use crate::keys::{Key, Offers};
@@ -142,14 +144,23 @@ impl Target {
         self.0.registry.borrow().len()
     }
 
+    /// Room for one more connection, until [`Target::leave`].
+    pub(crate) fn enter(&self) -> bool {
+        self.0.registry.borrow_mut().enter(self.0.options.max_connections)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.0.registry.borrow_mut().leave();
+    }
+
     /// Serves a TCP connection from `peer` that came by `portal` (its local address) to its end.
     pub async fn serve_tcp<S: ByteStream>(&self, stream: S, peer: SocketAddr, portal: SocketAddr) {
-        if !self.0.registry.borrow_mut().enter(self.0.options.max_connections) {
+        if !self.enter() {
             tracing::warn!("{peer}: too many connections; this one is closed");
             return;
         }
         let why = tcp::target::serve(self, stream, peer, portal).await;
-        self.0.registry.borrow_mut().leave();
+        self.leave();
         tracing::debug!("{peer}: connection ended: {why}");
     }
 
@@ -173,6 +184,11 @@ impl Target {
         order
     }
 
+    /// The order of a session that will not begin after all.
+    pub(crate) fn forget(&self, tsih: u16) -> Rc<Order> {
+        self.0.registry.borrow_mut().claim(tsih).0
+    }
+
     pub(crate) fn ended(&self, tsih: u16, order: &Rc<Order>) {
         self.0.registry.borrow_mut().remove(tsih);
         order.is_gone();
@@ -183,7 +199,7 @@ impl Target {
         self.0.registry.borrow_mut().end(Ended::Reset, |identity| identity.kind == *kind);
     }
 
-    /// The session of an established login.
+    /// The session of an established login, over RDMA or TCP.
     ///
     /// # Errors
     /// The node went away meanwhile; the text says so.
@@ -193,6 +209,7 @@ impl Target {
         established: Established,
         peer: SocketAddr,
         portal: SocketAddr,
+        rdma: bool,
     ) -> Result<Session, String> {
         let nexus = match &established.identity.kind {
             SessionKind::Discovery => None,
@@ -209,7 +226,7 @@ impl Target {
                 }))
             }
         };
-        let view = View { shared: self.0.clone(), peer, portal };
+        let view = View { shared: self.0.clone(), peer, portal, rdma };
         Ok(Session::new(now, established, self.0.options.session.clone(), nexus, Rc::new(view)))
     }
 }
@@ -276,6 +293,7 @@ struct View {
     shared: Rc<Shared>,
     peer: SocketAddr,
     portal: SocketAddr,
+    rdma: bool,
 }
 
 impl Directory for View {
@@ -284,8 +302,9 @@ impl Directory for View {
         initiator: &crate::name::IscsiName,
         only: Option<&crate::name::IscsiName>,
     ) -> Vec<Listed> {
-        let addresses: Vec<String> =
-            self.shared.portals.borrow().iter().map(|one| one.shown_to(self.portal)).collect();
+        let portals = self.shared.portals.borrow();
+        let alike = portals.iter().filter(|one| one.rdma == self.rdma);
+        let addresses: Vec<String> = alike.map(|one| one.shown_to(self.portal)).collect();
         let nodes = self.shared.nodes.borrow();
         let seen = nodes.iter().filter(|node| only.is_none_or(|name| *name == node.name));
         seen.filter(|node| node.judge(initiator, self.peer.ip()).1)

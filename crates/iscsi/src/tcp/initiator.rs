@@ -13,7 +13,7 @@ use everywire_verbs::rt::{Notify, Rt};
 
 use super::transfers::Transfers;
 use super::{ByteStream, Outbox};
-use crate::initiator::{IscsiError, Work};
+use crate::initiator::{Carrier, IscsiError, Work};
 use crate::login::MAX_LOGIN_DATA;
 use crate::login::chap::Nonce;
 use crate::login::initiator::{LoggedIn, Login, LoginOptions, Progress};
@@ -28,7 +28,7 @@ enum Event {
 }
 
 /// A connection.
-pub(crate) struct Connection<S> {
+pub struct Connection<S> {
     rt: Rt,
     stream: S,
     framer: Framer,
@@ -63,13 +63,10 @@ impl<S: ByteStream> Connection<S> {
         })
         .await
     }
+}
 
-    /// Logs in.
-    pub(crate) async fn login(
-        &mut self,
-        options: LoginOptions,
-        until: Instant,
-    ) -> Result<Box<LoggedIn>, IscsiError> {
+impl<S: ByteStream> Carrier for Connection<S> {
+    async fn login(&mut self, options: LoginOptions, until: Instant) -> Result<Box<LoggedIn>, IscsiError> {
         let rt = self.rt.clone();
         let (mut login, first) = Login::start(options, false, Nonce::new(|| rt.entropy()))?;
         self.out.push(&first);
@@ -102,8 +99,7 @@ impl<S: ByteStream> Connection<S> {
         }
     }
 
-    /// The full feature phase: works until the session ends; gives why.
-    pub(crate) async fn run(&mut self, login: &LoggedIn, options: SessionOptions, work: &Work) -> String {
+    async fn run(&mut self, login: &LoggedIn, options: SessionOptions, work: &Work) -> String {
         let mut session = Session::new(self.rt.now(), login, options);
         loop {
             let now = self.rt.now();
@@ -138,7 +134,9 @@ impl<S: ByteStream> Connection<S> {
             }
         }
     }
+}
 
+impl<S: ByteStream> Connection<S> {
     fn take_in(&mut self, session: &mut Session, now: Instant) -> Result<(), String> {
         while let Some(pdu) = self.framer.next_pdu().map_err(|e| e.to_string())? {
             self.take_one(session, now, &pdu)?;

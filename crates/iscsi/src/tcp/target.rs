@@ -3,8 +3,6 @@
 //! Read RFC 7143 §6.3 and §7 (level 0: an error of the stream ends the session). Everything is decided by `login::target`,
 //! `session::target` and the mover; here is only waiting: for bytes, for room, for futures of commands, for time.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -20,29 +18,9 @@ use super::{ByteStream, Outbox};
 use crate::login::chap::Nonce;
 use crate::login::target::{Established, Login, Step};
 use crate::login::{LoginStatus, MAX_LOGIN_DATA};
-use crate::pdu::{FrameError, Framer, Header, NO_TAG, Pdu, RejectReason, TaskResult};
-use crate::session::scsi::Outcome;
-use crate::session::target::{Action, Session, TaskId};
-use crate::target::{Ended, Order, Target};
-
-/// What futures report, and what the target orders; both wake the connection.
-#[derive(Default)]
-pub(crate) struct Inbox {
-    done: RefCell<VecDeque<Done>>,
-    poke: Notify,
-}
-
-enum Done {
-    Task(TaskId, Option<Outcome>),
-    Management(u64, TaskResult),
-}
-
-impl Inbox {
-    fn push(&self, done: Done) {
-        self.done.borrow_mut().push_back(done);
-        self.poke.notify_one();
-    }
-}
+use crate::pdu::{FrameError, Framer, Header, NO_TAG, Pdu, RejectReason};
+use crate::session::target::{Action, Session};
+use crate::target::{Ended, Inbox, Order, Target};
 
 /// Why a connection is to be waited for no longer.
 enum Event {
@@ -136,7 +114,7 @@ pub(crate) async fn serve<S: ByteStream>(
     connection.framer.set(params.digests, params.max_recv);
     connection.out.set_digests(params.digests);
     tracing::info!("{who} at {peer} logged in by {portal}: {}", established.identity.kind);
-    let session = target.session(rt.now(), *established, peer, portal);
+    let session = target.session(rt.now(), *established, peer, portal, false);
     let why = match session {
         Ok(session) => run(target, &mut connection, session, &order).await,
         Err(why) => why,
@@ -192,14 +170,7 @@ async fn run<S: ByteStream>(
         if let Err(why) = take_in(connection, &mut session, &mut mover, now) {
             session.close(why);
         }
-        loop {
-            let done = inbox.done.borrow_mut().pop_front();
-            match done {
-                Some(Done::Task(id, outcome)) => session.finished(id, outcome),
-                Some(Done::Management(id, result)) => session.managed(id, result),
-                None => break,
-            }
-        }
+        inbox.drain(&mut session);
         match order.take() {
             Some(Ended::Reinstated) => {
                 return "another session of the same initiator took its place".to_owned();
@@ -275,11 +246,11 @@ fn act<S>(
             }
             Action::Run(task, future) => {
                 let inbox = inbox.clone();
-                connection.rt.spawn(async move { inbox.push(Done::Task(task, future.await)) });
+                connection.rt.spawn(async move { inbox.task(task, future.await) });
             }
             Action::Manage(id, future) => {
                 let inbox = inbox.clone();
-                connection.rt.spawn(async move { inbox.push(Done::Management(id, future.await)) });
+                connection.rt.spawn(async move { inbox.management(id, future.await) });
             }
             Action::Respond(response) => mover.respond(session, &response, &mut connection.out),
             Action::Release(task) => mover.release(task),
@@ -290,15 +261,4 @@ fn act<S>(
         }
     }
     None
-}
-
-impl Inbox {
-    fn poke_fn(self: &Rc<Self>) -> Rc<dyn Fn()> {
-        let inbox = Rc::downgrade(self);
-        Rc::new(move || {
-            if let Some(inbox) = inbox.upgrade() {
-                inbox.poke.notify_one();
-            }
-        })
-    }
 }

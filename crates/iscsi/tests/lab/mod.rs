@@ -166,7 +166,7 @@ impl Lab {
         let mut node = Node::new(name(TARGET), Rc::new(disk.clone()));
         change(&mut node);
         target.add_node(node).expect("a node");
-        target.add_portal(Portal { address: address(3260), group: 1 });
+        target.add_portal(Portal { address: address(3260), group: 1, rdma: false });
         let pipes = Pipes {
             rt,
             target: target.clone(),

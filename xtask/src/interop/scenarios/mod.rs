@@ -1,6 +1,7 @@
 //! The cases, one file a subject. A case is a function on the bench; its variants are address families, MTUs and a
 //! lossy link. Those marked as sample run in `cargo xtask test`, all of them in `cargo xtask soak`.
 
+mod iscsi_target;
 mod kernel;
 mod nvme_attach;
 mod nvme_initiator;
@@ -62,6 +63,11 @@ impl Case {
             siw => format!("siw-{}-{}", siw.name(), self.name),
         };
         Case { name, wire: Wire::Iwarp(siw), ..self }
+    }
+
+    /// The same over TCP.
+    fn tcp(self) -> Case {
+        Case { wire: Wire::Tcp, ..self }
     }
 
     fn v6(self) -> Case {
@@ -131,8 +137,15 @@ fn over_siw(case: &Case, links: &[(Family, u32)]) -> Vec<Case> {
 
 /// Every case, in the order they run.
 pub fn all() -> Vec<Case> {
-    [kernel::cases(), ping::cases(), nvme_initiator::cases(), nvme_attach::cases(), nvme_target::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        kernel::cases(),
+        ping::cases(),
+        nvme_initiator::cases(),
+        nvme_attach::cases(),
+        nvme_target::cases(),
+        iscsi_target::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

@@ -94,7 +94,7 @@ fn across(bench: &Bench, losses: usize, lose: impl Fn() -> Result<(), String>) -
     attached(bench, |server| {
         let fio = |script: &str| bench.a.ok_within(&format!("bash /lab/{script}"), LIMIT).map(drop);
         let (load, seconds) = match bench.wire {
-            Wire::RoceV2 => ("nvme-fio.sh", FIO_ACROSS),
+            Wire::RoceV2 | Wire::Tcp => ("nvme-fio.sh", FIO_ACROSS),
             Wire::Iwarp(_) => {
                 fio(&format!("nvme-fio.sh /dev/nbd0 {FIO_AROUND}"))?;
                 fio("nvme-reads.sh /dev/nbd0 fill")?;

@@ -174,9 +174,6 @@ fn parse_name(text: &str) -> Result<IscsiName, String> {
 impl Iscsi {
     /// What no part can see alone.
     pub(super) fn check(&self) -> Result<(), String> {
-        if !self.targets.is_empty() && self.portals.is_empty() {
-            return Err("nothing leads to the iSCSI targets: give --tcp ADDRESS or iscsi.portals".to_owned());
-        }
         if self.ping.is_some_and(|ping| ping.is_zero() || ping > MAX_PING) {
             return Err(format!("iscsi.ping: 1 to {} seconds", MAX_PING.as_secs()));
         }

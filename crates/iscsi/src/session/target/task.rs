@@ -79,6 +79,13 @@ impl Task {
 }
 
 impl Session {
+    /// Whether a command of this tag is under way, or waits for its turn.
+    pub fn knows(&self, itt: u32) -> bool {
+        let is =
+            |(pdu, _): &super::Held| matches!(pdu.header, Header::ScsiCommand(header) if header.itt == itt);
+        self.tasks.contains_key(&itt) || self.window.holds(is)
+    }
+
     /// A SCSI command, in its turn.
     pub(super) fn command(&mut self, header: &ScsiCommand, pdu: Pdu) {
         let counted = !pdu.immediate;
