@@ -1,0 +1,589 @@
+//! One channel from the initiator's side: login, requests out, information units in.
+//!
+//! A request holds a slot from submission until its SEND is acknowledged and its answer has come; the slot's number and a
+//! generation make the tag. At most as many requests are outstanding as credits allow. States: live, dead (with the reason).
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use everywire_verbs::rt::{Notify, Rt};
+use everywire_verbs::{
+    Access, Completion, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps,
+    QpInit, QpType, RecvWr, SendOp, SendWr, VerbsError, WcOpcode, WcStatus,
+};
+
+use super::InitiatorOptions;
+use super::error::{SrpError, SrpErrorKind, Who};
+use crate::initiator::{Broken, Event, IMMEDIATE_OFFSET, Request, Session, iu_len_for};
+use crate::iu::{
+    BufferFormats, Function, InitiatorIu, LoginRequest, MultiChannel, RejectReason, Response, ResponseCode,
+    TargetIu,
+};
+
+/// Completions taken at once.
+const BATCH: usize = 64;
+/// How long making one connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Room for one information unit of the target.
+const TI_IU_LEN: usize = 8448;
+/// Receives beyond those for responses: the target's own requests.
+const SPARE_RECEIVES: u32 = 8;
+/// Sends beyond those of requests: answers to the target, a logout.
+const SPARE_SENDS: u32 = 8;
+const REPLY_LEN: usize = 16;
+/// Tags: slot, then generation.
+const SLOT_BITS: u32 = 16;
+/// What a send's work request id says besides its slot.
+const TAG_REQUEST: u64 = 1 << 32;
+const TAG_REPLY: u64 = 2 << 32;
+const TAG_LOGOUT: u64 = 3 << 32;
+
+/// How a request ended.
+#[derive(Debug, Clone)]
+pub(super) enum Answer {
+    Done(Box<Response>),
+    Aborted,
+    Managed(ResponseCode),
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u64,
+    busy: bool,
+    /// The SEND is acknowledged.
+    sent: bool,
+    answer: Option<Answer>,
+    /// Nobody waits any more.
+    abandoned: bool,
+    waker: Option<Waker>,
+    /// Keeps the memory that the target may still reach into.
+    _regions: Vec<MemoryRegion>,
+    /// The channel's tick when it was sent.
+    since: u32,
+}
+
+pub(super) struct Channel {
+    pub(super) who: Who,
+    rt: Rt,
+    qp: Qp,
+    cq: Cq,
+    cm: Connection,
+    session: RefCell<Session>,
+    requests: MemoryRegion,
+    responses: MemoryRegion,
+    replies: MemoryRegion,
+    it_iu_len: usize,
+    slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<u16>>,
+    /// Replies that wait for an entry, and entries of the reply memory that are free.
+    reply_queue: RefCell<VecDeque<Vec<u8>>>,
+    reply_room: RefCell<Vec<u32>>,
+    /// A slot or a credit came back.
+    room: Notify,
+    dead: RefCell<Option<SrpErrorKind>>,
+    closing: Cell<bool>,
+    logged_out: Notify,
+    ticks: Cell<u32>,
+    trouble: Notify,
+}
+
+/// What a channel is opened with.
+#[derive(Clone, Copy)]
+pub(super) struct Open<'a> {
+    pub(super) rt: &'a Rt,
+    pub(super) device: &'a Device,
+    pub(super) pd: &'a Pd,
+    pub(super) who: &'a Who,
+    pub(super) options: &'a InitiatorOptions,
+    pub(super) multi: MultiChannel,
+    pub(super) trouble: &'a Notify,
+}
+
+/// What a login asks for.
+fn login(open: &Open<'_>, immediate: u32) -> LoginRequest {
+    let options = open.options;
+    let plain = iu_len_for(options.descriptors);
+    let with_data = if immediate > 0 { u32::from(IMMEDIATE_OFFSET) + immediate } else { 0 };
+    LoginRequest {
+        tag: 0,
+        it_iu_len: plain.max(with_data).max(crate::iu::MIN_IU_LEN),
+        formats: BufferFormats::OURS,
+        multi_channel: open.multi,
+        immediate_offset: (immediate > 0).then_some(IMMEDIATE_OFFSET),
+        initiator: options.initiator,
+        target: open.who.target,
+    }
+}
+
+impl Channel {
+    pub(super) async fn open(open: Open<'_>) -> Result<Rc<Self>, SrpError> {
+        let with_data = login(&open, open.options.immediate);
+        match Self::attempt(open, with_data).await {
+            // A target that takes no such information units may take shorter ones, without data in them.
+            Err(error)
+                if matches!(*error.kind, SrpErrorKind::Refused(RejectReason::IU_LENGTH_TOO_LARGE))
+                    && open.options.immediate > 0 =>
+            {
+                Self::attempt(open, login(&open, 0)).await
+            }
+            other => other,
+        }
+    }
+
+    async fn attempt(open: Open<'_>, login: LoginRequest) -> Result<Rc<Self>, SrpError> {
+        const STEP: &str = "login";
+        let made = make(&open, login.it_iu_len).map_err(|error| open.who.error(STEP, error))?;
+        let param = ConnParam {
+            responder_resources: open.options.rd_atomic,
+            // Nothing here READs.
+            initiator_depth: 0,
+            ..ConnParam::with_private_data(login.emit_rdma_cm())
+        };
+        let options = ConnectOptions::new(open.who.remote, &made.qp).param(param).timeout(CONNECT_TIMEOUT);
+        let options = match open.who.local {
+            Some(local) => options.src(std::net::SocketAddr::new(local.ip(), 0)),
+            None => options,
+        };
+        let cm = open.device.connect(options).await.map_err(|error| open.who.error(STEP, error))?;
+        let response = match TargetIu::parse(cm.private_data()) {
+            Ok(TargetIu::Login(response)) => response,
+            other => {
+                let what = format!("the connection was accepted without SRP_LOGIN_RSP: {other:?}");
+                return Err(open.who.error(STEP, SrpErrorKind::Protocol(what)));
+            }
+        };
+        let session = Session::new(&login, &response).map_err(|error| open.who.error(STEP, error))?;
+        tracing::debug!(
+            "{cm}: logged in to {}: {} requests, {:?}, {} bytes of immediate data",
+            login.target,
+            response.request_limit_delta,
+            response.multi_channel,
+            session.immediate()
+        );
+        let Made { qp, cq, requests, responses, replies, slots } = made;
+        let channel = Rc::new(Self {
+            who: Who { local: Some(cm.local()), ..open.who.clone() },
+            rt: open.rt.clone(),
+            qp,
+            cq,
+            cm,
+            session: RefCell::new(session),
+            requests,
+            responses,
+            replies,
+            it_iu_len: login.it_iu_len as usize,
+            slots: RefCell::new((0..slots).map(|_| Slot::default()).collect()),
+            free: RefCell::new((0..slots).rev().collect()),
+            reply_queue: RefCell::default(),
+            reply_room: RefCell::new((0..SPARE_SENDS - 1).collect()),
+            room: Notify::new(),
+            dead: RefCell::default(),
+            closing: Cell::new(false),
+            logged_out: Notify::new(),
+            ticks: Cell::new(0),
+            trouble: open.trouble.clone(),
+        });
+        open.rt.spawn(channel.clone().completions());
+        open.rt.spawn(channel.clone().watch());
+        Ok(channel)
+    }
+
+    /// Most bytes of immediate data.
+    pub(super) fn immediate(&self) -> usize {
+        self.session.borrow().immediate()
+    }
+
+    /// Descriptors that fit into a command.
+    pub(super) fn inline_descriptors(&self, cdb: usize) -> usize {
+        self.session.borrow().inline_descriptors(cdb)
+    }
+
+    /// Credits, and requests without an answer.
+    pub(super) fn credits(&self) -> (i32, usize) {
+        let session = self.session.borrow();
+        (session.credits(), session.outstanding())
+    }
+
+    /// Sends a command and waits for its end. `immediate` are the data of [`crate::initiator::Data::Immediate`].
+    pub(super) async fn command(
+        self: &Rc<Self>,
+        request: &Request<'_>,
+        immediate: Option<(&MemoryRegion, usize)>,
+        regions: Vec<MemoryRegion>,
+        tag: &super::TagCell,
+    ) -> Result<Answer, SrpErrorKind> {
+        let slot = loop {
+            self.check()?;
+            let free = self.free.borrow_mut().pop();
+            if let Some(slot) = free {
+                let begun = self.begin(slot, request, immediate, &regions, tag);
+                match begun {
+                    Ok(true) => break slot,
+                    Ok(false) => self.free.borrow_mut().push(slot),
+                    Err(error) => {
+                        self.free.borrow_mut().push(slot);
+                        return Err(error.into());
+                    }
+                }
+            }
+            self.room.notified().await;
+        };
+        // Others may have waited for the same notification.
+        self.room.notify_one();
+        Submitted { channel: self, slot }.await
+    }
+
+    fn begin(
+        self: &Rc<Self>,
+        slot: u16,
+        request: &Request<'_>,
+        immediate: Option<(&MemoryRegion, usize)>,
+        regions: &[MemoryRegion],
+        cell: &super::TagCell,
+    ) -> Result<bool, Broken> {
+        let tag = self.next_tag(slot);
+        let Some(bytes) = self.session.borrow_mut().command(tag, request)? else { return Ok(false) };
+        cell.set(tag, self);
+        self.occupy(slot, regions);
+        let at = usize::from(slot) * self.it_iu_len;
+        self.requests.write_at(at, &bytes).expect("a request slot lies inside its region");
+        let mut sges = vec![self.requests.sge(at..at + bytes.len())];
+        if let (Some((region, from)), crate::initiator::Data::Immediate(len)) = (immediate, request.data) {
+            // What is between the command and the data is zeroes.
+            let offset = self.session.borrow().immediate_offset();
+            let gap = vec![0; offset.saturating_sub(bytes.len())];
+            self.requests.write_at(at + bytes.len(), &gap).expect("immediate data begin inside");
+            sges[0] = self.requests.sge(at..at + offset);
+            sges.push(region.sge(from..from + len as usize));
+        }
+        self.send(SendWr::new(TAG_REQUEST | u64::from(slot), SendOp::Send).with_sges(sges));
+        Ok(true)
+    }
+
+    fn next_tag(&self, slot: u16) -> u64 {
+        let generation = self.slots.borrow()[usize::from(slot)].generation + 1;
+        generation << SLOT_BITS | u64::from(slot)
+    }
+
+    fn occupy(&self, slot: u16, regions: &[MemoryRegion]) {
+        let s = &mut self.slots.borrow_mut()[usize::from(slot)];
+        let generation = s.generation + 1;
+        let since = self.ticks.get();
+        *s = Slot { generation, busy: true, since, _regions: regions.to_vec(), ..Slot::default() };
+    }
+
+    /// Sends a task management function and waits for its end.
+    pub(super) async fn manage(
+        self: &Rc<Self>,
+        lun: u64,
+        function: Function,
+        task: u64,
+    ) -> Result<Answer, SrpErrorKind> {
+        let slot = loop {
+            self.check()?;
+            let free = self.free.borrow_mut().pop();
+            if let Some(slot) = free {
+                let tag = self.next_tag(slot);
+                let bytes = self.session.borrow_mut().manage(tag, lun, function, task);
+                if let Some(bytes) = bytes {
+                    self.occupy(slot, &[]);
+                    let at = usize::from(slot) * self.it_iu_len;
+                    self.requests.write_at(at, &bytes).expect("a request slot lies inside its region");
+                    let wr = SendWr::new(TAG_REQUEST | u64::from(slot), SendOp::Send);
+                    self.send(wr.with_sges([self.requests.sge(at..at + bytes.len())]));
+                    break slot;
+                }
+                self.free.borrow_mut().push(slot);
+            }
+            self.room.notified().await;
+        };
+        self.room.notify_one();
+        Submitted { channel: self, slot }.await
+    }
+
+    /// Commands at a logical unit that have no answer.
+    pub(super) fn on_lun(&self, lun: u64) -> Vec<u64> {
+        self.session.borrow().commands_at(lun)
+    }
+
+    /// A function on another channel of the nexus ended these.
+    pub(super) fn aborted(&self, tags: &[u64]) {
+        let ended = self.session.borrow_mut().give_up(tags);
+        ended.into_iter().for_each(|tag| self.answer(tag, Answer::Aborted));
+    }
+
+    fn send(&self, wr: SendWr) {
+        if let Err(error) = self.qp.post_send(wr) {
+            self.fail(SrpErrorKind::Lost(error.to_string()));
+        }
+    }
+
+    async fn completions(self: Rc<Self>) {
+        let mut batch: Vec<Completion> = Vec::with_capacity(BATCH);
+        let mut receives = Vec::with_capacity(BATCH);
+        while self.dead.borrow().is_none() {
+            if let Err(error) = self.cq.wait(&mut batch, BATCH).await {
+                return self.fail(SrpErrorKind::Lost(error.to_string()));
+            }
+            for completion in batch.drain(..) {
+                if completion.status != WcStatus::Success {
+                    // Who flushed it is told by the connection manager in a moment.
+                    let why = format!("{:?}: {}", completion.opcode, completion.status);
+                    if completion.status == WcStatus::WrFlushErr {
+                        self.rt.sleep(Duration::from_millis(1)).await;
+                    }
+                    return self.fail(SrpErrorKind::Lost(why));
+                }
+                let index = completion.wr_id as u32;
+                match (completion.opcode, completion.wr_id & !0xffff_ffff) {
+                    (WcOpcode::Recv, _) => {
+                        let at = index as usize * TI_IU_LEN;
+                        let len = (completion.byte_len as usize).min(TI_IU_LEN);
+                        let bytes = self.responses.read_vec(at, len).unwrap_or_default();
+                        receives.push(receive(&self.responses, index));
+                        self.received(&bytes);
+                    }
+                    (_, TAG_REPLY) => {
+                        self.reply_room.borrow_mut().push(index);
+                        self.send_replies();
+                    }
+                    (_, TAG_LOGOUT) => self.logged_out.notify_one(),
+                    _ => self.finish(index as u16, |slot| slot.sent = true),
+                }
+            }
+            // Before whoever was woken sends the next requests.
+            if let Err(error) = self.qp.post_recv_list(receives.drain(..)) {
+                self.fail(SrpErrorKind::Lost(error.to_string()));
+            }
+        }
+    }
+
+    fn received(&self, bytes: &[u8]) {
+        let received = self.session.borrow_mut().receive(bytes);
+        let (event, reply) = match received {
+            Ok(received) => received,
+            Err(error) => return self.fail(error.into()),
+        };
+        if let Some(reply) = reply {
+            self.reply_queue.borrow_mut().push_back(reply);
+            self.send_replies();
+        }
+        match event {
+            Event::Done { tag, response } => self.answer(tag, Answer::Done(response)),
+            Event::Managed { tag, code, ended } => {
+                ended.into_iter().for_each(|tag| self.answer(tag, Answer::Aborted));
+                self.answer(tag, Answer::Managed(code));
+            }
+            Event::Credit => {}
+            Event::Event { lun, sense } => {
+                let sense = everywire_scsi::Sense::parse(&sense);
+                let text = sense.map_or_else(|| "no sense data".to_owned(), |sense| sense.to_string());
+                tracing::info!("{}: LUN {lun:#x} reports: {text}", self.cm);
+            }
+            Event::LoggedOut(reason) => self.fail(SrpErrorKind::LoggedOut(reason)),
+        }
+        // Credits may have come with any of them.
+        self.room.notify_one();
+    }
+
+    fn send_replies(&self) {
+        loop {
+            if self.reply_queue.borrow().is_empty() {
+                return;
+            }
+            let Some(index) = self.reply_room.borrow_mut().pop() else { return };
+            let Some(bytes) = self.reply_queue.borrow_mut().pop_front() else { return };
+            let at = index as usize * REPLY_LEN;
+            self.replies.write_at(at, &bytes).expect("a reply lies inside its region");
+            let wr = SendWr::new(TAG_REPLY | u64::from(index), SendOp::Send);
+            self.send(wr.with_sges([self.replies.sge(at..at + bytes.len())]));
+        }
+    }
+
+    fn answer(&self, tag: u64, answer: Answer) {
+        let slot = tag as u16;
+        let same = self.slots.borrow().get(usize::from(slot)).is_some_and(|s| s.generation == tag >> SLOT_BITS);
+        if same {
+            self.finish(slot, |s| s.answer = Some(answer));
+        }
+    }
+
+    /// Notes one of the two ends of a request: its answer wakes whoever waits; after the second the slot is free.
+    fn finish(&self, index: u16, note: impl FnOnce(&mut Slot)) {
+        let waker = {
+            let mut slots = self.slots.borrow_mut();
+            let slot = &mut slots[usize::from(index)];
+            note(slot);
+            if slot.answer.is_none() {
+                return;
+            }
+            if slot.abandoned && slot.sent {
+                self.release(index, slot);
+                return;
+            }
+            slot.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn release(&self, index: u16, slot: &mut Slot) {
+        *slot = Slot { generation: slot.generation, ..Slot::default() };
+        self.free.borrow_mut().push(index);
+        self.room.notify_one();
+    }
+
+    async fn watch(self: Rc<Self>) {
+        let reason = self.cm.closed().await;
+        if !self.closing.get() {
+            self.fail(SrpErrorKind::Lost(reason.to_string()));
+        }
+    }
+
+    fn check(&self) -> Result<(), SrpErrorKind> {
+        self.dead.borrow().as_ref().map_or(Ok(()), |why| Err(why.clone()))
+    }
+
+    /// The channel is of no use any more: everything outstanding fails.
+    pub(super) fn fail(&self, why: SrpErrorKind) {
+        if self.dead.borrow().is_some() {
+            return;
+        }
+        if !self.closing.get() {
+            tracing::warn!("{}: {why}", self.cm);
+        }
+        *self.dead.borrow_mut() = Some(why);
+        drop(self.cm.disconnect());
+        let wakers: Vec<Waker> =
+            self.slots.borrow_mut().iter_mut().filter_map(|slot| slot.waker.take()).collect();
+        wakers.into_iter().for_each(Waker::wake);
+        self.room.notify_waiters();
+        self.room.notify_one();
+        self.trouble.notify_one();
+    }
+
+    /// Logs out and disconnects; nothing should be outstanding.
+    pub(super) async fn close(&self) {
+        if self.dead.borrow().is_some() {
+            return;
+        }
+        self.closing.set(true);
+        let bytes = InitiatorIu::Logout { tag: 0 }.emit();
+        let at = (SPARE_SENDS as usize - 1) * REPLY_LEN;
+        self.replies.write_at(at, &bytes).expect("a reply lies inside its region");
+        self.send(SendWr::new(TAG_LOGOUT, SendOp::Send).with_sges([self.replies.sge(at..at + bytes.len())]));
+        // A target may disconnect before it has acknowledged.
+        let _ = self.rt.timeout(Duration::from_secs(1), self.logged_out.notified()).await;
+        let ended = self.cm.disconnect();
+        ended.await;
+        self.fail(SrpErrorKind::LoggedOutHere);
+    }
+
+    /// Called at even intervals; gives the number of them that the oldest outstanding request has seen.
+    pub(super) fn tick(&self) -> u32 {
+        let now = self.ticks.get().wrapping_add(1);
+        self.ticks.set(now);
+        let slots = self.slots.borrow();
+        let waiting = slots.iter().filter(|slot| slot.busy && slot.answer.is_none());
+        waiting.map(|slot| now.wrapping_sub(slot.since)).max().unwrap_or(0)
+    }
+
+    /// Why it is of no use any more.
+    pub(super) fn why(&self) -> Option<SrpErrorKind> {
+        self.dead.borrow().clone()
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.dead.borrow().is_none() && !self.closing.get()
+    }
+}
+
+impl From<Broken> for SrpErrorKind {
+    fn from(broken: Broken) -> Self {
+        Self::Protocol(broken.0)
+    }
+}
+
+/// A queue pair with its receives posted, and what it works with.
+struct Made {
+    qp: Qp,
+    cq: Cq,
+    requests: MemoryRegion,
+    responses: MemoryRegion,
+    replies: MemoryRegion,
+    slots: u16,
+}
+
+fn receive(responses: &MemoryRegion, index: u32) -> RecvWr {
+    let at = index as usize * TI_IU_LEN;
+    RecvWr::new(index.into(), [responses.sge(at..at + TI_IU_LEN)])
+}
+
+fn make(open: &Open<'_>, it_iu_len: u32) -> Result<Made, VerbsError> {
+    // A slot is free again when its SEND is acknowledged too, and one more request may be a function.
+    let slots = open.options.queue.clamp(2, u16::MAX / 2);
+    let receives = u32::from(slots) + SPARE_RECEIVES;
+    let sends = u32::from(slots) + SPARE_SENDS;
+    let cq = open.device.create_cq(receives + sends)?;
+    let caps = QpCaps {
+        max_send_wr: sends,
+        max_recv_wr: receives,
+        max_send_sge: 2,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let qp = open.pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) })?;
+    let requests = open.pd.register(it_iu_len as usize * usize::from(slots), Access::LOCAL_WRITE)?;
+    let responses = open.pd.register(TI_IU_LEN * receives as usize, Access::LOCAL_WRITE)?;
+    let replies = open.pd.register(REPLY_LEN * SPARE_SENDS as usize, Access::LOCAL_WRITE)?;
+    // The target reads what is written and writes what is read.
+    qp.to_init(Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+    for index in 0..receives {
+        qp.post_recv(receive(&responses, index)).expect("an empty receive queue of this depth takes as many");
+    }
+    Ok(Made { qp, cq, requests, responses, replies, slots })
+}
+
+/// A request on its way.
+struct Submitted<'a> {
+    channel: &'a Rc<Channel>,
+    slot: u16,
+}
+
+impl Future for Submitted<'_> {
+    type Output = Result<Answer, SrpErrorKind>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slots = self.channel.slots.borrow_mut();
+        let slot = &mut slots[usize::from(self.slot)];
+        if let Some(answer) = &slot.answer {
+            return Poll::Ready(Ok(answer.clone()));
+        }
+        if let Some(why) = &*self.channel.dead.borrow() {
+            return Poll::Ready(Err(why.clone()));
+        }
+        if slot.waker.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+            slot.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Submitted<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.channel.slots.borrow_mut();
+        let slot = &mut slots[usize::from(self.slot)];
+        // On a dead channel nothing more comes; its memory is safe, because its queue pair is in ERR.
+        if slot.sent && slot.answer.is_some() || self.channel.dead.borrow().is_some() {
+            self.channel.release(self.slot, slot);
+        } else {
+            slot.abandoned = true;
+        }
+    }
+}
