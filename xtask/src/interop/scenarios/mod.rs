@@ -6,6 +6,7 @@ mod nvme_attach;
 mod nvme_initiator;
 mod nvme_target;
 mod ping;
+mod srp;
 
 use super::bench::Bench;
 use super::lab::Family;
@@ -131,8 +132,6 @@ fn over_siw(case: &Case, links: &[(Family, u32)]) -> Vec<Case> {
 
 /// Every case, in the order they run.
 pub fn all() -> Vec<Case> {
-    [kernel::cases(), ping::cases(), nvme_initiator::cases(), nvme_attach::cases(), nvme_target::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let nvme = [nvme_initiator::cases(), nvme_attach::cases(), nvme_target::cases()];
+    [kernel::cases(), ping::cases()].into_iter().chain(nvme).chain([srp::cases()]).flatten().collect()
 }
