@@ -4,7 +4,7 @@
 use everywire_fuzz::target;
 use everywire_scsi::Status;
 use everywire_scsi::target::{Outcome, Residual};
-use everywire_srp::PortId;
+use everywire_srp::{PortId, dm};
 use everywire_srp::initiator::{Data, Request, Session};
 use everywire_srp::iu::{
     Buffer, BufferFormats, Command, Descriptor, Function, Indirect, InitiatorIu, LoginReject, LoginRequest,
@@ -121,6 +121,27 @@ target!(srp_login, vec![login().emit_rdma_cm(), login().emit()], |bytes| {
         assert!(gate.len() <= 2);
     }
 });
+
+target!(srp_device_management, vec![dm_question(0x10, 0), dm_question(0x11, 1), dm_question(0x12, 1 << 16)], |bytes| {
+    let mut mad = [0; 256];
+    let len = bytes.len().min(256);
+    mad[..len].copy_from_slice(&bytes[..len]);
+    let agent = dm::Agent::new(2, "fuzz", &[(TARGET, 9); 6]);
+    if let Some(answer) = agent.answer(&mad) {
+        assert_eq!((answer[3], &answer[8..24]), (mad[3] | 0x80, &mad[8..24]));
+    }
+    assert!(dm::IoUnitInfo::parse(&mad).present().count() <= usize::from(dm::MAX_CONTROLLERS));
+    let _ = dm::ControllerProfile::parse(&mad);
+    (0..4).for_each(|at| drop(dm::ServiceEntry::parse(&mad, at).extension()));
+});
+
+fn dm_question(attribute: u16, modifier: u32) -> Vec<u8> {
+    let mut mad = vec![0; 256];
+    mad[..4].copy_from_slice(&[1, 6, 1, 1]);
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    mad[20..24].copy_from_slice(&modifier.to_be_bytes());
+    mad
+}
 
 target!(srp_table, vec![vec![1; 64]], |bytes| {
     if let Ok(table) = parse_table(bytes) {

@@ -5,6 +5,7 @@
 
 mod attach;
 mod bench;
+mod discover;
 mod info;
 mod io;
 
@@ -49,6 +50,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
+    /// Ask a port on InfiniBand for its targets, as ibsrpdm does.
+    Discover(discover::Args),
     /// Log in, show what was agreed and the logical unit, and log out.
     #[command(visible_alias = "login")]
     Info(info::Args),
@@ -65,6 +68,7 @@ enum Action {
 /// Runs one action.
 pub fn run(args: &Args) -> Result<(), CliError> {
     match &args.action {
+        Action::Discover(args) => discover::run(args),
         Action::Info(args) => info::run(args),
         Action::Read(args) => io::read(args),
         Action::Write(args) => io::write(args),
@@ -78,6 +82,10 @@ impl Args {
     pub fn serves(&self) -> bool {
         matches!(self.action, Action::Attach(_))
     }
+}
+
+fn service_id(text: &str) -> Result<u64, String> {
+    everywire_srp::id::parse_half(text).ok_or_else(|| "1 to 16 hexadecimal digits are needed".to_owned())
 }
 
 /// A target port: `ID_EXT:IOC_GUID`, 32 digits, or Linux's `id_ext=…,ioc_guid=…`.
@@ -116,6 +124,10 @@ pub struct Place {
     /// This initiator port, EXTENSION:GUID [default: derived from the machine's identity].
     #[arg(long, value_name = "ID")]
     initiator: Option<PortId>,
+    /// Log in to this service of InfiniBand's connection manager, 16 hexadecimal digits as `discover` prints it, instead of
+    /// RDMA/CM.
+    #[arg(long, value_name = "HEX", value_parser = service_id)]
+    service_id: Option<u64>,
     /// RDMA channels.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     channels: u16,
@@ -158,11 +170,7 @@ impl Ground {
 impl Place {
     /// Opens the device.
     pub fn open(&self) -> Result<Ground, CliError> {
-        let address = self.address.socket_addr(PORT);
-        let host = self.device.open_for_peer(address)?;
-        let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
-        host.run(&runtime).map_err(CliError::failed)?;
-        Ok(Ground { runtime, host, address })
+        open_ground(&self.device, &self.address)
     }
 
     /// Logs in; commands wait for a lost target for `loss_timeout`.
@@ -174,6 +182,7 @@ impl Place {
         let options = InitiatorOptions {
             initiator: self.initiator.unwrap_or_else(|| PortId::new(0, machine())),
             channels: self.channels.into(),
+            service_id: self.service_id,
             immediate: self.immediate,
             segment: self.segment,
             descriptors: self.descriptors.into(),
@@ -195,6 +204,15 @@ impl Place {
         let disk = initiator.disk(self.lun).await.map_err(failed)?;
         Ok((initiator, disk))
     }
+}
+
+/// Opens the device toward an address.
+fn open_ground(device: &DeviceArgs, address: &PeerName) -> Result<Ground, CliError> {
+    let address = address.socket_addr(PORT);
+    let host = device.open_for_peer(address)?;
+    let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
+    host.run(&runtime).map_err(CliError::failed)?;
+    Ok(Ground { runtime, host, address })
 }
 
 /// A failure of the initiator, by blame.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod credit;
+pub mod dm;
 pub mod id;
 pub mod initiator;
 pub mod iu;

@@ -8,8 +8,10 @@ use everywire_block::Backend;
 use everywire_net::{Host, route};
 use everywire_nvmeof::Scoped;
 use everywire_scsi::target::Target as ScsiTarget;
+use everywire_srp::PortId;
 use everywire_srp::rdma::{SrpTarget, TargetOptions};
 use everywire_srp::target::{Limits, TargetPort};
+use everywire_verbs::Wire;
 use everywire_verbs::rt::Rt;
 
 use super::config::srp::{Srp, Target};
@@ -56,6 +58,7 @@ impl Opened {
             return Ok(Served { target, backends });
         }
         for host in hosts {
+            offer_service(&target, rt, host, &ids)?;
             for (ip, scope_id) in host.addresses() {
                 let address = route::with_scope(*ip, port, *scope_id);
                 let address = target.listen(host.device(), address).map_err(CliError::failed)?;
@@ -71,6 +74,26 @@ impl Opened {
         }
         Ok(Served { target, backends })
     }
+}
+
+/// Where a device has management datagrams, targets are found there, and logged in to by service id; the id is the controller's
+/// GUID, as ib_srpt has it.
+fn offer_service(
+    target: &SrpTarget,
+    rt: &Rt,
+    host: &Host,
+    ids: &[(String, PortId)],
+) -> Result<(), CliError> {
+    let device = host.device().clone();
+    let Some((_, id)) = ids.first().filter(|_| device.wire() != Wire::Iwarp) else { return Ok(()) };
+    target.listen_service(&device, id.guid).map_err(CliError::failed)?;
+    let agent = target.dm_agent(id.guid, "Everywire", id.guid);
+    rt.spawn(async move {
+        if let Err(error) = agent.serve(&device).await {
+            tracing::warn!("SRP targets cannot be found by device management: {error}");
+        }
+    });
+    Ok(())
 }
 
 impl Served {

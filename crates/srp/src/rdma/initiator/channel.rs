@@ -142,9 +142,13 @@ impl Channel {
             responder_resources: open.options.rd_atomic,
             // Nothing here READs.
             initiator_depth: 0,
-            ..ConnParam::with_private_data(login.emit_rdma_cm())
+            ..ConnParam::with_private_data(match open.options.service_id {
+                Some(_) => login.emit(),
+                None => login.emit_rdma_cm(),
+            })
         };
         let options = ConnectOptions::new(open.who.remote, &made.qp).param(param).timeout(CONNECT_TIMEOUT);
+        let options = ConnectOptions { service_id: open.options.service_id, ..options };
         let options = match open.who.local {
             Some(local) => options.src(std::net::SocketAddr::new(local.ip(), 0)),
             None => options,

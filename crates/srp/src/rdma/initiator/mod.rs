@@ -23,6 +23,8 @@ pub use error::{SrpError, SrpErrorKind};
 pub struct InitiatorOptions {
     /// Address to connect from.
     pub source: Option<SocketAddr>,
+    /// Log in to this service of InfiniBand's connection manager, as found by device management, instead of RDMA/CM.
+    pub service_id: Option<u64>,
     /// This initiator port.
     pub initiator: PortId,
     /// Channels; more than one asks for multi-channel operation.
@@ -47,6 +49,7 @@ impl Default for InitiatorOptions {
     fn default() -> Self {
         Self {
             source: None,
+            service_id: None,
             initiator: PortId::new(0, 1),
             channels: 1,
             queue: 128,

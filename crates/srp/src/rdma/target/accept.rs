@@ -15,7 +15,7 @@ use everywire_verbs::{
 use super::channel::{Channel, Parts, RESPONSE_LEN};
 use super::{Shared, TargetError};
 use crate::PortId;
-use crate::iu::{LoginRequest, LogoutReason, RejectReason};
+use crate::iu::{InitiatorIu, IuError, LoginRequest, LogoutReason, RejectReason};
 use crate::rdma::pool::DataPool;
 use crate::rdma::region::io_memory;
 use crate::target::{Accepted, Gate, Refusal};
@@ -34,6 +34,8 @@ pub(super) struct Entrance {
     shared: Rc<Shared>,
     listener: Listener,
     context: Rc<Context>,
+    /// Logins have the standard's form, without RDMA/CM.
+    plain: bool,
 }
 
 /// What the channels of one listener share.
@@ -49,13 +51,17 @@ impl Entrance {
         device: &Device,
         address: SocketAddr,
     ) -> Result<Self, TargetError> {
-        let pd = device.alloc_pd()?;
-        let options = &shared.options;
-        let pool = DataPool::new(&pd, options.data_pool, options.max_transfer as usize)?;
-        let listener = device.listen(address, ListenOptions { backlog: options.backlog })?;
-        shared.pools.borrow_mut().push(Rc::downgrade(&pool));
-        let context = Rc::new(Context { device: device.clone(), pd, pool });
-        Ok(Self { shared: shared.clone(), listener, context })
+        let context = Context::new(shared, device)?;
+        let listener = device.listen(address, ListenOptions { backlog: shared.options.backlog })?;
+        Ok(Self { shared: shared.clone(), listener, context, plain: false })
+    }
+
+    /// The same for a service of InfiniBand's connection manager.
+    pub(super) fn service(shared: &Rc<Shared>, device: &Device, service_id: u64) -> Result<Self, TargetError> {
+        let context = Context::new(shared, device)?;
+        let options = ListenOptions { backlog: shared.options.backlog };
+        let listener = device.listen_service_id(service_id, options)?;
+        Ok(Self { shared: shared.clone(), listener, context, plain: true })
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
@@ -90,7 +96,8 @@ impl Entrance {
     }
 
     fn prepare(&self, request: &ConnectRequest) -> Result<Prepared, Refusal> {
-        let login = LoginRequest::parse_rdma_cm(request.private_data());
+        let private = request.private_data();
+        let login = if self.plain { plain_login(private) } else { LoginRequest::parse_rdma_cm(private) };
         let login = login.map_err(|error| Gate::malformed(&error))?;
         let no = |reason, why: String| {
             let reject = crate::iu::LoginReject {
@@ -132,6 +139,23 @@ impl Entrance {
                 channel.log_out(LogoutReason::MULTI_CHANNEL_ACTION, &"a new login takes its place");
             }
         }
+    }
+}
+
+/// The standard's form of a login.
+fn plain_login(private: &[u8]) -> Result<LoginRequest, IuError> {
+    match InitiatorIu::parse(private)? {
+        InitiatorIu::Login(login) => Ok(login),
+        _ => Err(IuError::Type(private.first().copied().unwrap_or_default())),
+    }
+}
+
+impl Context {
+    fn new(shared: &Shared, device: &Device) -> Result<Rc<Self>, VerbsError> {
+        let (pd, options) = (device.alloc_pd()?, &shared.options);
+        let pool = DataPool::new(&pd, options.data_pool, options.max_transfer as usize)?;
+        shared.pools.borrow_mut().push(Rc::downgrade(&pool));
+        Ok(Rc::new(Self { device: device.clone(), pd, pool }))
     }
 }
 

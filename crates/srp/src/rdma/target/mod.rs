@@ -149,6 +149,22 @@ impl SrpTarget {
         Ok(local)
     }
 
+    /// Offers a service of InfiniBand's connection manager on `device`, for logins that go by its id.
+    ///
+    /// # Errors
+    /// The device has no memory for it or no such services, or the service is offered already.
+    pub fn listen_service(&self, device: &Device, service_id: u64) -> Result<(), TargetError> {
+        self.start(accept::Entrance::service(&self.0, device, service_id)?);
+        Ok(())
+    }
+
+    /// What device management tells of these target ports, with logins to each at `service_id`; `guid` is the controller's.
+    pub fn dm_agent(&self, guid: u64, name: &str, service_id: u64) -> crate::dm::Agent {
+        let gate = self.0.gate.borrow();
+        let ports: Vec<_> = gate.ports().iter().map(|port| (port.id, service_id)).collect();
+        crate::dm::Agent::new(guid, name, &ports)
+    }
+
     fn start(&self, entrance: accept::Entrance) {
         let stop = Notify::new();
         self.0.stop.borrow_mut().push(stop.clone());
