@@ -4,7 +4,6 @@
 use everywire_fuzz::target;
 use everywire_scsi::Status;
 use everywire_scsi::target::{Outcome, Residual};
-use everywire_srp::{PortId, dm};
 use everywire_srp::initiator::{Data, Request, Session};
 use everywire_srp::iu::{
     Buffer, BufferFormats, Command, Descriptor, Function, Indirect, InitiatorIu, LoginReject, LoginRequest,
@@ -13,6 +12,7 @@ use everywire_srp::iu::{
 };
 use everywire_srp::target::channel::{Asked, check_data, check_lengths};
 use everywire_srp::target::{Channel, Gate, Limits, Received, TargetPort};
+use everywire_srp::{PortId, dm};
 
 const TARGET: PortId = PortId::new(1, 2);
 
@@ -47,7 +47,8 @@ fn command(out: Buffer, into: Buffer) -> Vec<u8> {
 
 fn from_initiators() -> Vec<Vec<u8>> {
     let one = Descriptor { addr: 0x1000, key: 9, len: 512 };
-    let indirect = Indirect { table: Descriptor { addr: 1, key: 2, len: 48 }, len: 1536, inline: vec![one; 2] };
+    let indirect =
+        Indirect { table: Descriptor { addr: 1, key: 2, len: 48 }, len: 1536, inline: vec![one; 2] };
     let mut immediate = command(Buffer::Immediate { len: 512 }, Buffer::None);
     immediate.resize(68 + 512, 0xaa);
     let manage = |function| TaskManagement { tag: 6, solicited: 2, lun: 0, function, task_tag: 5 };
@@ -122,18 +123,22 @@ target!(srp_login, vec![login().emit_rdma_cm(), login().emit()], |bytes| {
     }
 });
 
-target!(srp_device_management, vec![dm_question(0x10, 0), dm_question(0x11, 1), dm_question(0x12, 1 << 16)], |bytes| {
-    let mut mad = [0; 256];
-    let len = bytes.len().min(256);
-    mad[..len].copy_from_slice(&bytes[..len]);
-    let agent = dm::Agent::new(2, "fuzz", &[(TARGET, 9); 6]);
-    if let Some(answer) = agent.answer(&mad) {
-        assert_eq!((answer[3], &answer[8..24]), (mad[3] | 0x80, &mad[8..24]));
+target!(
+    srp_device_management,
+    vec![dm_question(0x10, 0), dm_question(0x11, 1), dm_question(0x12, 1 << 16)],
+    |bytes| {
+        let mut mad = [0; 256];
+        let len = bytes.len().min(256);
+        mad[..len].copy_from_slice(&bytes[..len]);
+        let agent = dm::Agent::new(2, "fuzz", &[(TARGET, 9); 6]);
+        if let Some(answer) = agent.answer(&mad) {
+            assert_eq!((answer[3], &answer[8..24]), (mad[3] | 0x80, &mad[8..24]));
+        }
+        assert!(dm::IoUnitInfo::parse(&mad).present().count() <= usize::from(dm::MAX_CONTROLLERS));
+        let _ = dm::ControllerProfile::parse(&mad);
+        (0..4).for_each(|at| drop(dm::ServiceEntry::parse(&mad, at).extension()));
     }
-    assert!(dm::IoUnitInfo::parse(&mad).present().count() <= usize::from(dm::MAX_CONTROLLERS));
-    let _ = dm::ControllerProfile::parse(&mad);
-    (0..4).for_each(|at| drop(dm::ServiceEntry::parse(&mad, at).extension()));
-});
+);
 
 fn dm_question(attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
@@ -161,7 +166,10 @@ fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 fn prefixed(units: Vec<Vec<u8>>) -> Vec<u8> {
-    units.iter().flat_map(|unit| [&[unit.len().min(255) as u8][..], &unit[..unit.len().min(255)]].concat()).collect()
+    units
+        .iter()
+        .flat_map(|unit| [&[unit.len().min(255) as u8][..], &unit[..unit.len().min(255)]].concat())
+        .collect()
 }
 
 target!(srp_target_channel, vec![prefixed(from_initiators()[1..].to_vec())], |bytes| {
@@ -213,13 +221,14 @@ target!(srp_initiator_channel, vec![prefixed(from_targets()[2..].to_vec())], |by
     let mut ends = std::collections::HashSet::new();
     for (tag, piece) in pieces(bytes).into_iter().enumerate() {
         let tag = tag as u64;
-        let request =
-            Request { lun: 0, cdb: &[0x28; 10], attribute: 0, data: Data::In(&data), table: None };
+        let request = Request { lun: 0, cdb: &[0x28; 10], attribute: 0, data: Data::In(&data), table: None };
         if let Ok(Some(unit)) = session.command(tag, &request) {
             assert!(InitiatorIu::parse(&unit).is_ok() && unit.len() <= 8260);
         }
         match session.receive(piece) {
-            Ok((everywire_srp::initiator::Event::Done { tag, .. }, _)) => assert!(ends.insert(tag), "one end"),
+            Ok((everywire_srp::initiator::Event::Done { tag, .. }, _)) => {
+                assert!(ends.insert(tag), "one end")
+            }
             Ok((_, Some(reply))) => assert!(InitiatorIu::parse(&reply).is_ok()),
             Ok(_) => {}
             Err(_) => break,

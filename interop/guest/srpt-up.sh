@@ -2,6 +2,7 @@
 # the target's own address too: 6.1's ib_srpt looks there for logins by RDMA/CM.
 set -e
 modprobe brd rd_nr=1 rd_size=131072
+mkdir -p /etc/target
 modprobe -a target_core_mod target_core_iblock ib_srpt
 guid=$(tr -d : </sys/class/infiniband/rxe0/node_guid)
 target=/sys/kernel/config/target

@@ -219,7 +219,13 @@ fn describe(config: &Config) {
     }
     for target in &config.srp.targets {
         for lun in &target.luns {
-            tracing::info!("serving {} ({}) LUN {} from {}", target.name, target.id, lun.number, lun.backend_text);
+            tracing::info!(
+                "serving {} ({}) LUN {} from {}",
+                target.name,
+                target.id,
+                lun.number,
+                lun.backend_text
+            );
         }
     }
     for target in &config.iscsi.targets {

@@ -191,8 +191,7 @@ impl Place {
         };
         let (rt, device) = (ground.rt(), ground.device());
         let attempt = async || {
-            let connecting =
-                Initiator::connect(&rt, device, ground.address, self.target.0, options.clone());
+            let connecting = Initiator::connect(&rt, device, ground.address, self.target.0, options.clone());
             connecting.await.map_err(failed)
         };
         again::connect(attempt, async |pause| rt.sleep(pause).await).await

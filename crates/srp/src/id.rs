@@ -50,7 +50,9 @@ impl fmt::Debug for PortId {
 
 /// A text is no port identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}`: a port identifier is 32 hexadecimal digits, or two numbers of 16 with a colon between them (id_ext:ioc_guid)")]
+#[error(
+    "`{0}`: a port identifier is 32 hexadecimal digits, or two numbers of 16 with a colon between them (id_ext:ioc_guid)"
+)]
 pub struct PortIdError(String);
 
 impl FromStr for PortId {
@@ -85,7 +87,8 @@ mod tests {
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!("505400fffe77000b:505400fffe77000c".parse(), Ok(id));
         assert_eq!("0x1:0xff".parse(), Ok(PortId::new(1, 0xff)));
-        for wrong in ["", "1", "x:1", "1:", "+1:2", "12345678901234567:1", "ü505400fffe77000b505400fffe77000"] {
+        for wrong in ["", "1", "x:1", "1:", "+1:2", "12345678901234567:1", "ü505400fffe77000b505400fffe77000"]
+        {
             assert!(wrong.parse::<PortId>().is_err(), "{wrong}");
         }
         assert_eq!(PortId::from_bytes(id.to_bytes()), id);

@@ -113,7 +113,12 @@ fn all_back(initiator: &Initiator, limit: i32) {
 fn many_commands_at_once_under_loss_and_reordering() {
     for seed in 0..6 {
         let limits = Limits { request_limit: 8, ..Limits::default() };
-        let small = TargetOptions { data_pool: 256 << 10, max_transfer: 64 << 10, send_queue: 10, ..TargetOptions::default() };
+        let small = TargetOptions {
+            data_pool: 256 << 10,
+            max_transfer: 64 << 10,
+            send_queue: 10,
+            ..TargetOptions::default()
+        };
         let lab = Lab::with(seed, limits, small);
         lab.world.set_faults(lab.host, faults());
         lab.run(move |host| async move {
@@ -241,7 +246,8 @@ fn aborts_at_every_state() {
         let (count_aborted, count_ended) = (aborted.clone(), ended.clone());
         lab.run(move |host| async move {
             let segment = Some(2048).filter(|_| seed % 2 == 0);
-            let initiator = host.connect(InitiatorOptions { segment, channels: 2, immediate: 0, ..options() }).await;
+            let initiator =
+                host.connect(InitiatorOptions { segment, channels: 2, immediate: 0, ..options() }).await;
             initiator.disk(0).await.expect("a disk").read(0, 512).await.expect("reads");
             for round in 0..40u64 {
                 hold(&gate, round % 4 == 3);
@@ -250,9 +256,15 @@ fn aborts_at_every_state() {
                 let (running, memory, its_tag) = (initiator.clone(), region.clone(), tag.clone());
                 let task = host.rt.spawn(async move {
                     let (command, data) = if write {
-                        (Command::Write(io(128 * round, 128)), IoData::Out { region: &memory, at: 0, len: 65536 })
+                        (
+                            Command::Write(io(128 * round, 128)),
+                            IoData::Out { region: &memory, at: 0, len: 65536 },
+                        )
                     } else {
-                        (Command::Read(io(128 * round, 128)), IoData::In { region: &memory, at: 0, len: 65536 })
+                        (
+                            Command::Read(io(128 * round, 128)),
+                            IoData::In { region: &memory, at: 0, len: 65536 },
+                        )
                     };
                     running.execute_tagged(0, command.emit().as_bytes(), data, &its_tag).await
                 });
@@ -296,7 +308,12 @@ fn aborts_at_every_state() {
 }
 
 fn small() -> TargetOptions {
-    TargetOptions { data_pool: 512 << 10, max_transfer: 256 << 10, send_queue: 24, ..TargetOptions::default() }
+    TargetOptions {
+        data_pool: 512 << 10,
+        max_transfer: 256 << 10,
+        send_queue: 24,
+        ..TargetOptions::default()
+    }
 }
 
 /// SR-01: another initiator's reset ends all commands of this one without a response; SRP_CRED_REQ brings the places back.
@@ -340,7 +357,10 @@ fn asynchronous_events() {
     let target = lab.target();
     lab.run(move |host| async move {
         let initiator = host.connect(options()).await;
-        let sense = everywire_scsi::Sense::new(everywire_scsi::SenseKey::UNIT_ATTENTION, everywire_scsi::Asc::REPORTED_LUNS_CHANGED);
+        let sense = everywire_scsi::Sense::new(
+            everywire_scsi::SenseKey::UNIT_ATTENTION,
+            everywire_scsi::Asc::REPORTED_LUNS_CHANGED,
+        );
         for _ in 0..10 {
             target.event(TARGET, 0, &sense.emit(false));
         }

@@ -58,7 +58,8 @@ const NO_PATH_COUNT: (&str, &str) = ("nvme_ns_head_submit_bio", " callbacks supp
 const UNHEARD_LINES: &[&str] = &["keep-alive timer (5 seconds) expired!", "fatal error occurred!"];
 
 /// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, nvme_rdma of its parameter
-/// `register_always=N`, nbd of being told to detach, and sd of the unit attention that a new nexus gets (SAM-5 §5.14).
+/// `register_always=N`, nbd of being told to detach, and sd of the unit attention that a new nexus gets (SAM-5 §5.14). ib_srpt knows
+/// no logout, and counts the receives that a disconnect flushes (interop/README.md).
 const HARMLESS_LINES: &[&str] = &[
     "hrtimer: interrupt took",
     "clocksource:",
@@ -66,6 +67,8 @@ const HARMLESS_LINES: &[&str] = &[
     "enabling unsafe global rkey",
     "block nbd0: shutting down sockets",
     ": Power-on or device reset occurred",
+    "ib_srpt Not yet implemented: SRP_I_LOGOUT",
+    "srpt_recv_done: ",
 ];
 
 /// What soft-RoCE says of itself when it must send again (interop/README.md): it goes back over a fast registration that

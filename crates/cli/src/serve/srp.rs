@@ -32,7 +32,8 @@ pub struct Served {
 
 /// Opens every backend.
 pub fn open(config: &Srp) -> Result<Opened, CliError> {
-    let opened = config.targets.iter().map(|target| Ok((target.clone(), open_units(&target.name, &target.luns)?)));
+    let opened =
+        config.targets.iter().map(|target| Ok((target.clone(), open_units(&target.name, &target.luns)?)));
     opened.collect::<Result<_, CliError>>().map(Opened)
 }
 
@@ -78,12 +79,7 @@ impl Opened {
 
 /// Where a device has management datagrams, targets are found there, and logged in to by service id; the id is the controller's
 /// GUID, as ib_srpt has it.
-fn offer_service(
-    target: &SrpTarget,
-    rt: &Rt,
-    host: &Host,
-    ids: &[(String, PortId)],
-) -> Result<(), CliError> {
+fn offer_service(target: &SrpTarget, rt: &Rt, host: &Host, ids: &[(String, PortId)]) -> Result<(), CliError> {
     let device = host.device().clone();
     let Some((_, id)) = ids.first().filter(|_| device.wire() != Wire::Iwarp) else { return Ok(()) };
     target.listen_service(&device, id.guid).map_err(CliError::failed)?;

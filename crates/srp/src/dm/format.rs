@@ -138,7 +138,9 @@ fn fill(agent: &Agent, mad: &mut [u8; MAD_LEN]) -> u16 {
             // RespTimeValue: 4.096 µs · 2^18, about a second.
             mad[DATA + 7] = 18;
         }
-        (attribute::IO_UNIT_INFO, _) => IoUnitInfo { change_id: agent.change_id, slots: vec![true] }.emit(mad),
+        (attribute::IO_UNIT_INFO, _) => {
+            IoUnitInfo { change_id: agent.change_id, slots: vec![true] }.emit(mad)
+        }
         (attribute::CONTROLLER_PROFILE, 1) => agent.profile.emit(mad),
         (attribute::CONTROLLER_PROFILE, 0) => return BAD_VALUE,
         (attribute::CONTROLLER_PROFILE, _) => return NO_CONTROLLER,
@@ -263,7 +265,8 @@ impl ControllerProfile {
         put(mad, DATA, &self.guid.to_be_bytes());
         // The vendor is the GUID's company.
         put(mad, DATA + 8, &((self.guid >> 40) as u32).to_be_bytes());
-        for (at, value) in [(28, class), (30, subclass), (32, protocol), (34, version), (40, self.send_queue)] {
+        for (at, value) in [(28, class), (30, subclass), (32, protocol), (34, version), (40, self.send_queue)]
+        {
             put(mad, DATA + at, &value.to_be_bytes());
         }
         mad[DATA + 43] = self.read_depth;

@@ -82,7 +82,9 @@ pub enum FindError {
     #[error("{0}")]
     Verbs(#[from] VerbsError),
     /// No answer.
-    #[error("{address} does not answer questions of device management ({TRIES} were asked for attribute {attribute:#06x})")]
+    #[error(
+        "{address} does not answer questions of device management ({TRIES} were asked for attribute {attribute:#06x})"
+    )]
     Silent {
         /// Who.
         address: IpAddr,
@@ -124,7 +126,9 @@ impl Asking<'_> {
             };
             if let Ok(mad) = self.rt.timeout(PATIENCE, answer).await {
                 let address = self.address;
-                return parse_answer(&mad).map(|()| mad).map_err(|error| FindError::Answer { address, error });
+                return parse_answer(&mad)
+                    .map(|()| mad)
+                    .map_err(|error| FindError::Answer { address, error });
             }
         }
         Err(FindError::Silent { address: self.address, attribute })

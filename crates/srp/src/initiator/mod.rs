@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::credit::Credits;
 use crate::iu::{
-    Buffer, Command, Descriptor, Function, Indirect, InitiatorIu, LogoutReason, LoginRequest, LoginResponse,
+    Buffer, Command, Descriptor, Function, Indirect, InitiatorIu, LoginRequest, LoginResponse, LogoutReason,
     Response, ResponseCode, TargetIu, TaskManagement,
 };
 

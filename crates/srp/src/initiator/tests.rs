@@ -46,7 +46,8 @@ fn credits_of_every_kind() {
     let credit = Credit { solicited: true, request_limit_delta: 2, tag: 0x11 };
     let (event, reply) = session.receive(&credit.emit()).unwrap();
     assert_eq!((event, reply), (Event::Credit, Some(InitiatorIu::CreditResponse { tag: 0x11 }.emit())));
-    let aer = AsyncEvent { solicited: false, request_limit_delta: 1, tag: 0x12, lun: 5, sense: vec![0x70; 18] };
+    let aer =
+        AsyncEvent { solicited: false, request_limit_delta: 1, tag: 0x12, lun: 5, sense: vec![0x70; 18] };
     let (_, reply) = session.receive(&aer.emit()).unwrap();
     assert_eq!(reply, Some(InitiatorIu::EventResponse { tag: 0x12 }.emit()));
     assert_eq!(session.credits(), 3);

@@ -251,11 +251,7 @@ pub struct LoginReject {
 impl LoginReject {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, IuError> {
         let r = Reader::new("SRP_LOGIN_REJ", bytes, LOGIN_REJ_LEN)?;
-        Ok(Self {
-            tag: r.u64(8),
-            reason: RejectReason(r.u32(4)),
-            formats: BufferFormats(r.u16(24)),
-        })
+        Ok(Self { tag: r.u64(8), reason: RejectReason(r.u32(4)), formats: BufferFormats(r.u16(24)) })
     }
 
     /// Its bytes.

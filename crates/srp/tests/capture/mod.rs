@@ -26,9 +26,17 @@ pub enum What {
     /// A whole SEND.
     Send(Vec<u8>),
     /// A whole WRITE.
-    Write { va: u64, key: u32, bytes: Vec<u8> },
+    Write {
+        va: u64,
+        key: u32,
+        bytes: Vec<u8>,
+    },
     /// A READ request.
-    Read { va: u64, key: u32, len: u32 },
+    Read {
+        va: u64,
+        key: u32,
+        len: u32,
+    },
 }
 
 pub fn messages(name: &str) -> Vec<(usize, From, What)> {

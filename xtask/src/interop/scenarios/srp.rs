@@ -17,17 +17,21 @@ const COMPARED: u32 = 64;
 
 pub fn cases() -> Vec<Case> {
     let files = || {
-        Case::new("srp-target-files", "ib_srp with 2 channels: sg3-utils, ext4 and a file tree, logout", files)
+        Case::new(
+            "srp-target-files",
+            "ib_srp with 2 channels: sg3-utils, ext4 and a file tree, logout",
+            files,
+        )
     };
     let fio = || Case::new("srp-target-fio", "ib_srp: fio --verify=crc32c, random 512 B to 1 MiB, 10 s", fio);
-    let many = || {
-        Case::new("srp-target-many", "ib_srp without registrations: 255 descriptors and more, fio", many)
-    };
+    let many =
+        || Case::new("srp-target-many", "ib_srp without registrations: 255 descriptors and more, fio", many);
     let kill = || Case::new("srp-target-kill", "kill -9 of the target under I/O; ib_srp comes back", kill);
-    let refused = || Case::new("srp-target-refused", "ib_srp with a wrong id_ext: the reason in words", refused);
-    let io = || Case::new("srp-initiator", "everywire srp on Linux's ib_srpt, bytes checked in the guest", io);
-    let attach =
-        || Case::new("srp-attach-fio", "our initiator on ib_srpt as /dev/nbd0: ext4, fio", attach);
+    let refused =
+        || Case::new("srp-target-refused", "ib_srp with a wrong id_ext: the reason in words", refused);
+    let io =
+        || Case::new("srp-initiator", "everywire srp on Linux's ib_srpt, bytes checked in the guest", io);
+    let attach = || Case::new("srp-attach-fio", "our initiator on ib_srpt as /dev/nbd0: ext4, fio", attach);
     vec![
         files().in_sample(),
         files().v6().jumbo(),

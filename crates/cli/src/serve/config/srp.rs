@@ -84,7 +84,9 @@ pub(super) fn resolve(file: SrpFile, flags: &SrpFlags<'_>) -> Result<Srp, String
             None => extension(&one.name),
         };
         let initiators = match one.initiators {
-            Some(texts) => Some(texts.iter().map(|text| initiator(&one.name, text)).collect::<Result<_, _>>()?),
+            Some(texts) => {
+                Some(texts.iter().map(|text| initiator(&one.name, text)).collect::<Result<_, _>>()?)
+            }
             None => None,
         };
         let luns = luns(&one.name, one.lun)?;
@@ -134,10 +136,14 @@ impl Srp {
             if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
                 return Err(format!("target {name:?}: a name has 1 to {MAX_NAME} bytes"));
             }
-            if let Some(other) = self.targets[..at].iter().find(|other| other.name == *name || other.id == target.id)
+            if let Some(other) =
+                self.targets[..at].iter().find(|other| other.name == *name || other.id == target.id)
             {
                 let id = target.id;
-                return Err(format!("targets {name} and {} share a name or the port identifier {id}", other.name));
+                return Err(format!(
+                    "targets {name} and {} share a name or the port identifier {id}",
+                    other.name
+                ));
             }
             check_luns(name, &target.luns)?;
         }

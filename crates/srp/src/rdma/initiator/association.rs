@@ -10,10 +10,10 @@ use everywire_scsi::{SenseKey, Status};
 use everywire_verbs::rt::{Either, Notify, Rt, select};
 use everywire_verbs::{Access, Device, MemoryRegion, Pd};
 
+use super::InitiatorOptions;
 use super::channel::{Answer, Channel, Open};
 use super::disk::Disk;
 use super::error::{SrpError, SrpErrorKind, Who};
-use super::InitiatorOptions;
 use crate::PortId;
 use crate::initiator::{Data, Request};
 use crate::iu::{Descriptor, Function, MultiChannel, Response, ResponseCode};
@@ -227,7 +227,8 @@ impl Initiator {
         let inner = &self.0.0;
         let channel = inner.channel().await.map_err(|kind| inner.env.who.error(STEP, kind))?;
         // Those of the other channels get no answer any more either.
-        let others: Vec<_> = inner.channels().into_iter().filter(|other| !Rc::ptr_eq(other, &channel)).collect();
+        let others: Vec<_> =
+            inner.channels().into_iter().filter(|other| !Rc::ptr_eq(other, &channel)).collect();
         let covered: Vec<_> = others.iter().map(|other| other.on_lun(lun)).collect();
         managed(&channel, STEP, channel.manage(lun, function, 0).await)?;
         if function != Function::ClearAca {

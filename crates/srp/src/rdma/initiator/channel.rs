@@ -411,7 +411,8 @@ impl Channel {
 
     fn answer(&self, tag: u64, answer: Answer) {
         let slot = tag as u16;
-        let same = self.slots.borrow().get(usize::from(slot)).is_some_and(|s| s.generation == tag >> SLOT_BITS);
+        let same =
+            self.slots.borrow().get(usize::from(slot)).is_some_and(|s| s.generation == tag >> SLOT_BITS);
         if same {
             self.finish(slot, |s| s.answer = Some(answer));
         }

@@ -57,7 +57,11 @@ impl Entrance {
     }
 
     /// The same for a service of InfiniBand's connection manager.
-    pub(super) fn service(shared: &Rc<Shared>, device: &Device, service_id: u64) -> Result<Self, TargetError> {
+    pub(super) fn service(
+        shared: &Rc<Shared>,
+        device: &Device,
+        service_id: u64,
+    ) -> Result<Self, TargetError> {
         let context = Context::new(shared, device)?;
         let options = ListenOptions { backlog: shared.options.backlog };
         let listener = device.listen_service_id(service_id, options)?;
@@ -100,11 +104,8 @@ impl Entrance {
         let login = if self.plain { plain_login(private) } else { LoginRequest::parse_rdma_cm(private) };
         let login = login.map_err(|error| Gate::malformed(&error))?;
         let no = |reason, why: String| {
-            let reject = crate::iu::LoginReject {
-                tag: login.tag,
-                reason,
-                formats: crate::iu::BufferFormats::OURS,
-            };
+            let reject =
+                crate::iu::LoginReject { tag: login.tag, reason, formats: crate::iu::BufferFormats::OURS };
             Refusal { reject, why: format!("{reason}: {why}") }
         };
         if request.param().responder_resources == 0 {
@@ -117,9 +118,7 @@ impl Entrance {
         let accepted = self.shared.gate.borrow_mut().login(&login)?;
         self.end_others(&login, &accepted);
         match make_queue(&self.shared, &self.context, &accepted) {
-            Ok((qp, parts)) => {
-                Ok(Prepared { shared: self.shared.clone(), login, accepted, qp, parts })
-            }
+            Ok((qp, parts)) => Ok(Prepared { shared: self.shared.clone(), login, accepted, qp, parts }),
             Err(error) => {
                 self.shared.gate.borrow_mut().remove(accepted.channel);
                 Err(no(RejectReason::INSUFFICIENT_RESOURCES, error.to_string()))
@@ -197,7 +196,8 @@ fn make_queue(
         send_wr,
     };
     for index in 0..receives {
-        qp.post_recv(parts.receive(index)).expect("an empty receive queue of this depth takes as many receives");
+        qp.post_recv(parts.receive(index))
+            .expect("an empty receive queue of this depth takes as many receives");
     }
     Ok((qp, parts))
 }

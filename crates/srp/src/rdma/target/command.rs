@@ -184,7 +184,8 @@ impl Channel {
                 let channel = self.clone();
                 self.shared.rt.spawn(async move {
                     let outcome = future.await;
-                    let same = channel.state.borrow().slots.get(slot as usize).is_some_and(|s| s.serial == serial);
+                    let same =
+                        channel.state.borrow().slots.get(slot as usize).is_some_and(|s| s.serial == serial);
                     if same && !channel.is_over() {
                         channel.finished(slot, outcome);
                         channel.pump();

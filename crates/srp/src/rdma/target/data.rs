@@ -55,7 +55,11 @@ impl Channel {
             let mut bytes = vec![0; indirect.table.len as usize];
             data.io(bytes.len()).load(0, &mut bytes);
             let len = indirect.len;
-            Some(parse_table(&bytes).map_err(Into::into).and_then(|all| check_lengths(&all, len).map(|()| all)))
+            Some(
+                parse_table(&bytes)
+                    .map_err(Into::into)
+                    .and_then(|all| check_lengths(&all, len).map(|()| all)),
+            )
         });
         match parsed {
             Some(Ok(segments)) => {

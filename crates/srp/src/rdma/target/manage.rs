@@ -70,11 +70,10 @@ impl Channel {
         let stopped: Vec<u32> = {
             let state = &mut *self.state.borrow_mut();
             let slots = &state.slots;
-            let stops = |slot: u32| {
-                slots.get(slot as usize).is_some_and(|s| s.aborted && s.phase.may_stop())
-            };
+            let stops = |slot: u32| slots.get(slot as usize).is_some_and(|s| s.aborted && s.phase.may_stop());
             let lines = [&state.waiting, &state.outgoing];
-            let stopped: Vec<u32> = lines.into_iter().flatten().copied().filter(|&slot| stops(slot)).collect();
+            let stopped: Vec<u32> =
+                lines.into_iter().flatten().copied().filter(|&slot| stops(slot)).collect();
             state.waiting.retain(|slot| !stopped.contains(slot));
             state.outgoing.retain(|slot| !stopped.contains(slot));
             stopped
