@@ -1,5 +1,8 @@
 //! An initiator: the channels of one nexus, kept logged in. States: live, reconnecting, over (given up or logged out).
 
+mod data;
+mod environment;
+
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
@@ -12,6 +15,9 @@ use everywire_verbs::{Access, Device, MemoryRegion, Pd};
 
 use super::InitiatorOptions;
 use super::channel::{Answer, Channel, Open};
+pub use data::{Completion, IoData, TagCell};
+use environment::Environment;
+
 use super::disk::Disk;
 use super::error::{SrpError, SrpErrorKind, Who};
 use crate::PortId;
@@ -22,79 +28,6 @@ use crate::iu::{Descriptor, Function, MultiChannel, Response, ResponseCode};
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Data of a command, in registered memory that [`Initiator::buffer`] gave.
-#[derive(Debug, Clone, Copy)]
-pub enum IoData<'a> {
-    /// None.
-    None,
-    /// To the target.
-    Out {
-        /// Memory.
-        region: &'a MemoryRegion,
-        /// First byte.
-        at: usize,
-        /// Bytes.
-        len: u32,
-    },
-    /// From the target.
-    In {
-        /// Memory.
-        region: &'a MemoryRegion,
-        /// First byte.
-        at: usize,
-        /// Bytes.
-        len: u32,
-    },
-}
-
-/// A command's end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Completion {
-    /// Status.
-    pub status: Status,
-    /// Sense data.
-    pub sense: Vec<u8>,
-    /// Lengths that differ, of the direction that the command had.
-    pub residual: Residual,
-}
-
-impl Completion {
-    fn of(response: &Response, out: bool) -> Self {
-        Self {
-            status: Status(response.status),
-            sense: response.sense.clone(),
-            residual: if out { response.out_residual } else { response.in_residual },
-        }
-    }
-
-    /// The sense key of a CHECK CONDITION.
-    pub fn sense_key(&self) -> Option<SenseKey> {
-        everywire_scsi::Sense::parse(&self.sense).map(|sense| sense.key)
-    }
-}
-
-/// Where a command's tag stands once it is sent, for whoever wants to abort it.
-#[derive(Clone, Default)]
-pub struct TagCell(Rc<RefCell<Option<(u64, Weak<Channel>)>>>);
-
-impl TagCell {
-    pub(super) fn set(&self, tag: u64, channel: &Rc<Channel>) {
-        *self.0.borrow_mut() = Some((tag, Rc::downgrade(channel)));
-    }
-
-    /// Whether the command was sent.
-    pub fn is_sent(&self) -> bool {
-        self.0.borrow().is_some()
-    }
-}
-
-struct Environment {
-    rt: Rt,
-    device: Device,
-    pd: Pd,
-    options: InitiatorOptions,
-    who: Who,
-}
 
 enum State {
     Live(Vec<Rc<Channel>>),
@@ -293,77 +226,6 @@ fn managed(
         Ok(Answer::Managed(code)) => Err(channel.who.error(step, SrpErrorKind::Management(code))),
         Ok(_) => Err(channel.who.error(step, SrpErrorKind::Aborted)),
         Err(kind) => Err(channel.who.error(step, kind)),
-    }
-}
-
-impl Environment {
-    async fn login(&self, trouble: &Notify) -> Result<Vec<Rc<Channel>>, SrpError> {
-        let mut channels = Vec::new();
-        for number in 0..self.options.channels.max(1) {
-            // The first one takes the place of what is left from before.
-            let multi = if number == 0 { MultiChannel::Single } else { MultiChannel::Multi };
-            let open = Open {
-                rt: &self.rt,
-                device: &self.device,
-                pd: &self.pd,
-                who: &self.who,
-                options: &self.options,
-                multi,
-                trouble,
-            };
-            match Channel::open(open).await {
-                Ok(channel) => channels.push(channel),
-                Err(error) => {
-                    let lost = || SrpErrorKind::Lost(error.to_string());
-                    channels.iter().for_each(|channel: &Rc<Channel>| channel.fail(lost()));
-                    return Err(error);
-                }
-            }
-        }
-        Ok(channels)
-    }
-
-    async fn send(
-        &self,
-        channel: &Rc<Channel>,
-        lun: u64,
-        cdb: &[u8],
-        data: IoData<'_>,
-        tag: &TagCell,
-    ) -> Result<Answer, SrpErrorKind> {
-        let request = Request { lun, cdb, attribute: 0, data: Data::None, table: None };
-        let (region, at, len, out) = match data {
-            IoData::None => return channel.command(&request, None, Vec::new(), tag).await,
-            IoData::Out { region, at, len } => (region, at, len, true),
-            IoData::In { region, at, len } => (region, at, len, false),
-        };
-        let mut regions = vec![region.clone()];
-        if out && len > 0 && len as usize <= channel.immediate() {
-            let request = Request { data: Data::Immediate(len), ..request };
-            return channel.command(&request, Some((region, at)), regions, tag).await;
-        }
-        let descriptors = self.describe(region, at, len);
-        let mut table = None;
-        if descriptors.len() > channel.inline_descriptors(cdb.len()) {
-            let bytes = descriptors.iter().flat_map(|descriptor| descriptor.to_bytes()).collect();
-            let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-            let memory = self.pd.register_vec(bytes, access)?;
-            table = Some((memory.addr(), memory.rkey().0));
-            regions.push(memory);
-        }
-        let data = if out { Data::Out(&descriptors) } else { Data::In(&descriptors) };
-        channel.command(&Request { data, table, ..request }, None, regions, tag).await
-    }
-
-    fn describe(&self, region: &MemoryRegion, at: usize, len: u32) -> Vec<Descriptor> {
-        let segment = self.options.segment.unwrap_or(len).max(1);
-        let count = len.div_ceil(segment).max(1);
-        let one = |i: u32| {
-            let offset = i * segment;
-            let remote = region.remote(at + offset as usize);
-            Descriptor { addr: remote.addr, key: remote.rkey.0, len: segment.min(len - offset) }
-        };
-        (0..count).map(one).collect()
     }
 }
 

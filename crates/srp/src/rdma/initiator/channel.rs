@@ -3,6 +3,10 @@
 //! A request holds a slot from submission until its SEND is acknowledged and its answer has come; the slot's number and a
 //! generation make the tag. At most as many requests are outstanding as credits allow. States: live, dead (with the reason).
 
+mod parts;
+mod receive;
+mod submitted;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -327,123 +331,6 @@ impl Channel {
         }
     }
 
-    async fn completions(self: Rc<Self>) {
-        let mut batch: Vec<Completion> = Vec::with_capacity(BATCH);
-        let mut receives = Vec::with_capacity(BATCH);
-        while self.dead.borrow().is_none() {
-            if let Err(error) = self.cq.wait(&mut batch, BATCH).await {
-                return self.fail(SrpErrorKind::Lost(error.to_string()));
-            }
-            for completion in batch.drain(..) {
-                if completion.status != WcStatus::Success {
-                    // Who flushed it is told by the connection manager in a moment.
-                    let why = format!("{:?}: {}", completion.opcode, completion.status);
-                    if completion.status == WcStatus::WrFlushErr {
-                        self.rt.sleep(Duration::from_millis(1)).await;
-                    }
-                    return self.fail(SrpErrorKind::Lost(why));
-                }
-                let index = completion.wr_id as u32;
-                match (completion.opcode, completion.wr_id & !0xffff_ffff) {
-                    (WcOpcode::Recv, _) => {
-                        let at = index as usize * TI_IU_LEN;
-                        let len = (completion.byte_len as usize).min(TI_IU_LEN);
-                        let bytes = self.responses.read_vec(at, len).unwrap_or_default();
-                        receives.push(receive(&self.responses, index));
-                        self.received(&bytes);
-                    }
-                    (_, TAG_REPLY) => {
-                        self.reply_room.borrow_mut().push(index);
-                        self.send_replies();
-                    }
-                    (_, TAG_LOGOUT) => self.logged_out.notify_one(),
-                    _ => self.finish(index as u16, |slot| slot.sent = true),
-                }
-            }
-            // Before whoever was woken sends the next requests.
-            if let Err(error) = self.qp.post_recv_list(receives.drain(..)) {
-                self.fail(SrpErrorKind::Lost(error.to_string()));
-            }
-        }
-    }
-
-    fn received(&self, bytes: &[u8]) {
-        let received = self.session.borrow_mut().receive(bytes);
-        let (event, reply) = match received {
-            Ok(received) => received,
-            Err(error) => return self.fail(error.into()),
-        };
-        if let Some(reply) = reply {
-            self.reply_queue.borrow_mut().push_back(reply);
-            self.send_replies();
-        }
-        match event {
-            Event::Done { tag, response } => self.answer(tag, Answer::Done(response)),
-            Event::Managed { tag, code, ended } => {
-                ended.into_iter().for_each(|tag| self.answer(tag, Answer::Aborted));
-                self.answer(tag, Answer::Managed(code));
-            }
-            Event::Credit => {}
-            Event::Event { lun, sense } => {
-                let sense = everywire_scsi::Sense::parse(&sense);
-                let text = sense.map_or_else(|| "no sense data".to_owned(), |sense| sense.to_string());
-                tracing::info!("{}: LUN {lun:#x} reports: {text}", self.cm);
-            }
-            Event::LoggedOut(reason) => self.fail(SrpErrorKind::LoggedOut(reason)),
-        }
-        // Credits may have come with any of them.
-        self.room.notify_one();
-    }
-
-    fn send_replies(&self) {
-        loop {
-            if self.reply_queue.borrow().is_empty() {
-                return;
-            }
-            let Some(index) = self.reply_room.borrow_mut().pop() else { return };
-            let Some(bytes) = self.reply_queue.borrow_mut().pop_front() else { return };
-            let at = index as usize * REPLY_LEN;
-            self.replies.write_at(at, &bytes).expect("a reply lies inside its region");
-            let wr = SendWr::new(TAG_REPLY | u64::from(index), SendOp::Send);
-            self.send(wr.with_sges([self.replies.sge(at..at + bytes.len())]));
-        }
-    }
-
-    fn answer(&self, tag: u64, answer: Answer) {
-        let slot = tag as u16;
-        let same =
-            self.slots.borrow().get(usize::from(slot)).is_some_and(|s| s.generation == tag >> SLOT_BITS);
-        if same {
-            self.finish(slot, |s| s.answer = Some(answer));
-        }
-    }
-
-    /// Notes one of the two ends of a request: its answer wakes whoever waits; after the second the slot is free.
-    fn finish(&self, index: u16, note: impl FnOnce(&mut Slot)) {
-        let waker = {
-            let mut slots = self.slots.borrow_mut();
-            let slot = &mut slots[usize::from(index)];
-            note(slot);
-            if slot.answer.is_none() {
-                return;
-            }
-            if slot.abandoned && slot.sent {
-                self.release(index, slot);
-                return;
-            }
-            slot.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn release(&self, index: u16, slot: &mut Slot) {
-        *slot = Slot { generation: slot.generation, ..Slot::default() };
-        self.free.borrow_mut().push(index);
-        self.room.notify_one();
-    }
-
     async fn watch(self: Rc<Self>) {
         let reason = self.cm.closed().await;
         if !self.closing.get() {
@@ -512,83 +399,5 @@ impl Channel {
 impl From<Broken> for SrpErrorKind {
     fn from(broken: Broken) -> Self {
         Self::Protocol(broken.0)
-    }
-}
-
-/// A queue pair with its receives posted, and what it works with.
-struct Made {
-    qp: Qp,
-    cq: Cq,
-    requests: MemoryRegion,
-    responses: MemoryRegion,
-    replies: MemoryRegion,
-    slots: u16,
-}
-
-fn receive(responses: &MemoryRegion, index: u32) -> RecvWr {
-    let at = index as usize * TI_IU_LEN;
-    RecvWr::new(index.into(), [responses.sge(at..at + TI_IU_LEN)])
-}
-
-fn make(open: &Open<'_>, it_iu_len: u32) -> Result<Made, VerbsError> {
-    // A slot is free again when its SEND is acknowledged too, and one more request may be a function.
-    let slots = open.options.queue.clamp(2, u16::MAX / 2);
-    let receives = u32::from(slots) + SPARE_RECEIVES;
-    let sends = u32::from(slots) + SPARE_SENDS;
-    let cq = open.device.create_cq(receives + sends)?;
-    let caps = QpCaps {
-        max_send_wr: sends,
-        max_recv_wr: receives,
-        max_send_sge: 2,
-        max_recv_sge: 1,
-        max_inline_data: 0,
-    };
-    let qp = open.pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) })?;
-    let requests = open.pd.register(it_iu_len as usize * usize::from(slots), Access::LOCAL_WRITE)?;
-    let responses = open.pd.register(TI_IU_LEN * receives as usize, Access::LOCAL_WRITE)?;
-    let replies = open.pd.register(REPLY_LEN * SPARE_SENDS as usize, Access::LOCAL_WRITE)?;
-    // The target reads what is written and writes what is read.
-    qp.to_init(Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-    for index in 0..receives {
-        qp.post_recv(receive(&responses, index)).expect("an empty receive queue of this depth takes as many");
-    }
-    Ok(Made { qp, cq, requests, responses, replies, slots })
-}
-
-/// A request on its way.
-struct Submitted<'a> {
-    channel: &'a Rc<Channel>,
-    slot: u16,
-}
-
-impl Future for Submitted<'_> {
-    type Output = Result<Answer, SrpErrorKind>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slots = self.channel.slots.borrow_mut();
-        let slot = &mut slots[usize::from(self.slot)];
-        if let Some(answer) = &slot.answer {
-            return Poll::Ready(Ok(answer.clone()));
-        }
-        if let Some(why) = &*self.channel.dead.borrow() {
-            return Poll::Ready(Err(why.clone()));
-        }
-        if slot.waker.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
-            slot.waker = Some(cx.waker().clone());
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Submitted<'_> {
-    fn drop(&mut self) {
-        let mut slots = self.channel.slots.borrow_mut();
-        let slot = &mut slots[usize::from(self.slot)];
-        // On a dead channel nothing more comes; its memory is safe, because its queue pair is in ERR.
-        if slot.sent && slot.answer.is_some() || self.channel.dead.borrow().is_some() {
-            self.channel.release(self.slot, slot);
-        } else {
-            slot.abandoned = true;
-        }
     }
 }

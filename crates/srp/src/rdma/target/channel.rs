@@ -4,6 +4,8 @@
 //! receives first, so that a place given back is never used before its buffer is there. States: running, logging out, torn
 //! down. What a single request goes through is in [`super::command`], [`super::data`] and [`super::manage`].
 
+mod end;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
@@ -224,20 +226,6 @@ impl Channel {
         }
     }
 
-    /// Flushed work is the consequence of something that [`Channel::watch`] is about to hear of: the peer's disconnect, mostly.
-    fn flush_began(self: &Rc<Self>, why: String) {
-        if self.flushed.replace(true) {
-            return;
-        }
-        let channel = self.clone();
-        self.shared.rt.spawn(async move {
-            match channel.shared.rt.timeout(PATIENCE, channel.cm.closed()).await {
-                Ok(reason) => channel.ended(reason),
-                Err(_) => channel.tear_down(&why),
-            }
-        });
-    }
-
     fn ended(self: &Rc<Self>, reason: DisconnectReason) {
         match reason {
             DisconnectReason::Peer => self.tear_down(&"disconnected by the initiator"),
@@ -381,88 +369,12 @@ impl Channel {
         self.state.borrow_mut().protocol.event(lun, sense.to_vec());
         self.poke.notify_one();
     }
-
-    /// Tells the initiator that the channel ends, then ends it.
-    pub(super) fn log_out(self: &Rc<Self>, reason: LogoutReason, why: &dyn fmt::Display) {
-        if self.torn_down.get() || self.logging_out.get() {
-            return;
-        }
-        self.post();
-        self.logging_out.set(true);
-        let wr = SendWr::new(TAG_LOGOUT, SendOp::Send).with_sges([self.logout_iu(reason)]);
-        let why = format!("{why} ({reason})");
-        if self.qp.post_send(wr).is_err() {
-            return self.tear_down(&why);
-        }
-        // Counted now, so that a shutdown waits for it.
-        self.shared.closing.set(self.shared.closing.get() + 1);
-        let channel = self.clone();
-        self.shared.rt.spawn(async move {
-            let rt = channel.shared.rt.clone();
-            let _ = rt.timeout(PATIENCE, channel.logged_out.notified()).await;
-            channel.tear_down(&why);
-            channel.shared.one_closed();
-        });
-    }
-
-    /// SRP_T_LOGOUT, in the room that is kept for it.
-    fn logout_iu(&self, reason: LogoutReason) -> everywire_verbs::Sge {
-        let (bytes, at) = (target::Channel::logout(reason), self.parts.slots * RESPONSE_LEN);
-        self.parts.responses.write_at(at, &bytes).expect("the last response slot is the logout's");
-        self.parts.responses.sge(at..at + bytes.len())
-    }
-
-    /// Ends the channel, once; the nexus goes with its last one.
-    pub(super) fn tear_down(self: &Rc<Self>, why: &dyn fmt::Display) {
-        if self.torn_down.replace(true) {
-            return;
-        }
-        let shared = &self.shared;
-        tracing::info!("{self}: closed: {why}");
-        shared.channels.borrow_mut().remove(&self.id);
-        shared.gate.borrow_mut().remove(self.id);
-        // To ERR at once: what is outstanding is flushed instead of retried against an initiator that has gone.
-        let ended = self.cm.disconnect();
-        {
-            let state = &mut *self.state.borrow_mut();
-            // Tasks leave their sets, buffers go back to the pool.
-            state.slots.clear();
-            state.free.clear();
-            state.waiting.clear();
-            state.outgoing.clear();
-            state.backlog.clear();
-        }
-        let nexus = self.nexus.borrow_mut().take();
-        if let Some(nexus) = nexus {
-            nexus.ended.notify_waiters();
-        }
-        self.poke.notify_one();
-        shared.closing.set(shared.closing.get() + 1);
-        let channel = self.clone();
-        shared.rt.spawn(async move {
-            let shared = &channel.shared;
-            // An initiator that has died never confirms; its queue pair and memory are not kept for it.
-            if shared.rt.timeout(shared.options.disconnect_timeout, ended).await.is_err() {
-                tracing::debug!("{channel}: the initiator does not confirm");
-            }
-            shared.one_closed();
-        });
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.torn_down.get() || self.logging_out.get()
-    }
 }
+
 
 /// Bytes of a command with immediate data before these, at most.
 const LONGEST_HEAD: usize = 48 + 252 + 4 + 16;
 
-impl Shared {
-    fn one_closed(&self) {
-        self.closing.set(self.closing.get() - 1);
-        self.closed.notify_waiters();
-    }
-}
 
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
