@@ -10,10 +10,11 @@ mod info;
 mod io;
 pub mod socket;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use everywire_iscsi::initiator::{self, Disk, Initiator, IscsiError, Options};
+use everywire_iscsi::initiator::{self, ConnectError, Disk, Initiator, IscsiError, Options};
 use everywire_iscsi::keys::Key;
 use everywire_iscsi::login::chap::Credentials;
 use everywire_iscsi::name::IscsiName;
@@ -23,8 +24,10 @@ use everywire_net::{Host, TokioRt};
 use everywire_verbs::rt::Rt;
 use uuid::Uuid;
 
+use crate::attached::while_attached;
 use crate::device::DeviceArgs;
-use crate::error::CliError;
+use crate::error::{self, CliError};
+use crate::patience::{self, Cure};
 use crate::peer::PeerName;
 use socket::TcpConnector;
 
@@ -207,11 +210,16 @@ impl Place {
     pub async fn login(&self, ground: &Ground) -> Result<Initiator, CliError> {
         let target = ground.target(self.target.as_ref()).await?;
         let (rt, options) = (ground.rt(), ground.options.clone());
-        let connected = match ground.binding()? {
-            None => Initiator::connect(&rt, TcpConnector, ground.address, &target, options).await,
-            Some(binding) => Initiator::connect_rdma(&rt, binding, ground.address, &target, options).await,
+        let (to, binding) = (ground.address, ground.binding()?);
+        let attempt = async || {
+            let options = options.clone();
+            let connected = match &binding {
+                None => Initiator::connect(&rt, TcpConnector, to, &target, options).await,
+                Some(binding) => Initiator::connect_rdma(&rt, binding.clone(), to, &target, options).await,
+            };
+            connected.map_err(failed)
         };
-        connected.map_err(failed)
+        patience::connect(ground.who(), attempt, async |pause| rt.sleep(pause).await).await
     }
 
     /// The logical unit.
@@ -221,9 +229,27 @@ impl Place {
 }
 
 impl Ground {
-    /// Runs `work` to its end.
+    /// Runs `work` to its end, or that of the fabric that the device is attached to.
     pub fn block_on<T>(&self, work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+        match &self.host {
+            Some(host) => self.runtime.block_on(while_attached(host, work)),
+            None => self.runtime.block_on(work),
+        }
+    }
+
+    /// Runs `work`, which outlives fabrics.
+    pub fn block_on_for_good<T>(
+        &self,
+        work: impl Future<Output = Result<T, CliError>>,
+    ) -> Result<T, CliError> {
         self.runtime.block_on(work)
+    }
+
+    /// Both ends.
+    fn who(&self) -> String {
+        let from =
+            self.host.as_ref().map_or_else(|| "TCP".to_owned(), |host| host.device().name().to_string());
+        format!("iscsi {from} - {}", self.address)
     }
 
     /// The runtime's handle.
@@ -240,11 +266,16 @@ impl Ground {
     /// What the portal offers.
     pub async fn discover(&self) -> Result<Vec<Listed>, CliError> {
         let (rt, options) = (self.rt(), self.options.clone());
-        let found = match self.binding()? {
-            None => initiator::discover(&rt, TcpConnector, self.address, options).await,
-            Some(binding) => initiator::discover_rdma(&rt, binding, self.address, options).await,
+        let binding = self.binding()?;
+        let attempt = async || {
+            let options = options.clone();
+            let found = match &binding {
+                None => initiator::discover(&rt, TcpConnector, self.address, options).await,
+                Some(binding) => initiator::discover_rdma(&rt, binding.clone(), self.address, options).await,
+            };
+            found.map_err(failed)
         };
-        found.map_err(failed)
+        patience::connect(self.who(), attempt, async |pause| rt.sleep(pause).await).await
     }
 
     /// The target named, or the only one there is.
@@ -268,9 +299,14 @@ impl Ground {
 
 /// A failure of the initiator, by blame.
 pub fn failed(error: IscsiError) -> CliError {
-    match error {
+    match &error {
         IscsiError::Argument(_) => CliError::usage(error),
-        other => CliError::peer(other),
+        IscsiError::Connect { source: ConnectError::Cm(cm), .. } => error::cm_with(cm, &error),
+        IscsiError::Connect { source: ConnectError::Verbs(_), .. } => CliError::failed(error),
+        IscsiError::Connect { source: ConnectError::Tcp(ErrorKind::ConnectionRefused, _), .. } => {
+            CliError::peer(error).with_cure(Cure::Time)
+        }
+        _ => CliError::peer(error),
     }
 }
 

@@ -25,6 +25,7 @@ mod progress;
 mod samples;
 mod second;
 mod serve;
+mod srp;
 
 use std::io::IsTerminal;
 
@@ -65,6 +66,8 @@ enum Command {
     Nvme(nvme::Args),
     /// iSCSI: discover, log in, read, write.
     Iscsi(iscsi::Args),
+    /// SRP: look, read, write, attach, measure.
+    Srp(srp::Args),
     /// Serve namespaces to NVMe over RDMA hosts, Linux's among them.
     Serve(serve::Args),
     /// Ping over RDMA: rping's protocol, with `everywire ping --listen` or rping on the other side.
@@ -81,6 +84,7 @@ fn main() -> std::process::ExitCode {
     init_logging(match &cli.command {
         Command::Serve(_) | Command::Fabric(_) => "warn,everywire=info",
         Command::Nvme(args) if args.serves() => "warn,everywire=info",
+        Command::Srp(args) if args.serves() => "warn,everywire=info",
         Command::Iscsi(args) if args.serves() => "warn,everywire=info",
         Command::Ping(args) if args.serves() => SERVES,
         Command::Perf(args) if args.serves() => SERVES,
@@ -95,6 +99,7 @@ fn main() -> std::process::ExitCode {
         Command::Perf(args) => perf::run(&args),
         Command::Nvme(args) => nvme::run(&args),
         Command::Iscsi(args) => iscsi::run(&args),
+        Command::Srp(args) => srp::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
     };

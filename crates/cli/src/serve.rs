@@ -5,6 +5,7 @@
 
 pub mod config;
 mod iscsi;
+mod srp;
 mod target;
 
 pub use target::memory_warning;
@@ -20,6 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::device;
 use crate::error::{CliError, print};
 use crate::second;
+use config::srp::SrpFlags;
 use config::{Config, Flags};
 
 /// Flags of `everywire serve`.
@@ -28,6 +30,7 @@ use config::{Config, Flags};
     everywire serve --nvme nqn.2026-11.example:disk=ram:256MiB\n  \
     everywire serve --device rocev2:192.0.2.7 --nvme nqn.2026-11.example:disk=file:/srv/disk.img\n  \
     everywire serve --iscsi iqn.2026-11.example:disk=ram:256MiB --tcp 127.0.0.1\n  \
+    everywire serve --device rocev2:192.0.2.7 --srp disk=ram:256MiB\n  \
     everywire serve target.toml\n\n\
     Then, on a Linux host: nvme connect -t rdma -a 192.0.2.7 -s 4420 -n nqn.2026-11.example:disk\n\
     or here: everywire nvme discover 127.0.0.1\n\n\
@@ -58,7 +61,16 @@ use config::{Config, Flags};
     lun = 0                      # the next free one if left out\n  \
     serial = \"0001\"              # derived, and stable, if left out\n  \
     removable = false            # the default\n  \
-    reservations = \"/srv/pr\"     # beside the image if left out")]
+    reservations = \"/srv/pr\"     # beside the image if left out\n\n  \
+    [srp]\n  \
+    port = 5555                  # of RDMA/CM, the default\n  \
+    ioc_guid = \"0002c90300000001\" # derived from the machine's identity if left out\n\n  \
+    [[srp.target]]\n  \
+    name = \"disk\"\n  \
+    id_ext = \"0002c90300000002\"   # derived from the name if left out\n  \
+    initiators = [\"INITIATOR_EXT:GUID\"]  # left out: any initiator\n\n  \
+    [[srp.target.lun]]            # as of iSCSI\n  \
+    backend = \"file:/srv/disk.img\"")]
 pub struct Args {
     /// Configuration file (TOML).
     config: Option<PathBuf>,
@@ -78,6 +90,18 @@ pub struct Args {
     /// Take iSCSI connections over TCP here too [port 3260 if not said]; may be repeated.
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     tcp: Vec<String>,
+    /// Serve a logical unit over SRP; may be repeated, also with the same name.
+    #[arg(long, value_name = "NAME=BACKEND")]
+    srp: Vec<String>,
+    /// Port of SRP over RDMA/CM [default: 5555].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    srp_port: Option<u16>,
+    /// GUID of SRP's I/O controller, 16 hexadecimal digits [default: derived from the machine's identity].
+    #[arg(long, value_name = "HEX")]
+    srp_ioc_guid: Option<String>,
+    /// Identifier extension of the target of --srp, 16 hexadecimal digits [default: derived from its name].
+    #[arg(long, value_name = "HEX")]
+    srp_id_ext: Option<String>,
     /// Write every packet to this pcapng file (one device only).
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
@@ -99,6 +123,12 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         nvme_port: args.nvme_port,
         iscsi: &args.iscsi,
         tcp: &args.tcp,
+        srp: SrpFlags {
+            exports: &args.srp,
+            port: args.srp_port,
+            ioc_guid: args.srp_ioc_guid.as_deref(),
+            id_ext: args.srp_id_ext.as_deref(),
+        },
     };
     let config = Config::resolve(args.config.as_deref(), &flags)?;
     if args.capture.is_some() && config.devices.len() > 1 {
@@ -123,6 +153,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     }
     let target = target::open(&config)?;
     let units = iscsi::open(&config.iscsi)?;
+    let srp_units = srp::open(&config.srp)?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     for host in &hosts {
         host.run(&runtime).map_err(CliError::failed)?;
@@ -132,17 +163,20 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         // Signals count from before the first line of output, so that whoever reads it may send one.
         let mut signals = Signals::new()?;
         let iscsi = units.listen(&rt, &config.iscsi, &hosts).await?;
+        let srp = srp_units.listen(&rt, &hosts, config.srp.port)?;
         let nvme = NvmeTarget::new(rt, target, TargetOptions::default());
-        for host in &hosts {
-            listen(&nvme, host, config.nvme_port)?;
+        // Whoever serves SCSI alone need not answer NVMe's discovery.
+        if !config.subsystems.is_empty() {
+            hosts.iter().try_for_each(|host| listen(&nvme, host, config.nvme_port))?;
         }
         describe(&config);
         let name = signals.next().await;
-        let open = nvme.connections() + iscsi.sessions();
-        tracing::info!("{name}: stopping, {open} connections are open; a second signal stops at once");
+        let open = || nvme.connections() + iscsi.sessions() + srp.channels();
+        tracing::info!("{name}: stopping, {} connections are open; a second signal stops at once", open());
         hosts.iter().for_each(tell_counters);
         let stopped = async {
             iscsi.shutdown().await;
+            srp.shutdown().await;
             nvme.shutdown().await;
         };
         match select(std::pin::pin!(stopped), signals.next()).await {
@@ -151,7 +185,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
                 Ok(())
             }
             Either::Second(name) => {
-                let open = nvme.connections() + iscsi.sessions();
+                let open = open();
                 Err(CliError::failed(format_args!("stopped at once by {name}: {open} connections were open")))
             }
         }
@@ -182,6 +216,17 @@ fn describe(config: &Config) {
     for subsystem in &config.subsystems {
         for namespace in &subsystem.namespaces {
             tracing::info!("serving {} from {}", subsystem.nqn, namespace.backend_text);
+        }
+    }
+    for target in &config.srp.targets {
+        for lun in &target.luns {
+            tracing::info!(
+                "serving {} ({}) LUN {} from {}",
+                target.name,
+                target.id,
+                lun.number,
+                lun.backend_text
+            );
         }
     }
     for target in &config.iscsi.targets {

@@ -63,6 +63,8 @@ use service::{Asking, UdQueue};
 
 /// Bytes of a REQ's private data that are the program's (IBTA annex A11.4).
 pub const CONNECT_PRIVATE_DATA: usize = ib::REQ_PRIVATE_DATA - everywire_wire::ip_cm::IpCmHeader::LEN;
+/// Bytes of a REQ's private data where a service is asked for without RDMA/CM.
+pub const SERVICE_PRIVATE_DATA: usize = ib::REQ_PRIVATE_DATA;
 /// Bytes of private data in an acceptance.
 pub const ACCEPT_PRIVATE_DATA: usize = ib::REP_PRIVATE_DATA;
 /// Bytes of private data in a rejection.

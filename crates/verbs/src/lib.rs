@@ -17,6 +17,7 @@ mod device;
 mod drive;
 mod error;
 mod events;
+mod gmp;
 mod half_open;
 mod ib;
 mod ib_checks;
@@ -59,7 +60,7 @@ pub use cm_id::{
     ConnectOptions, ConnectRequest, Connecting, Connection, DatagramService, DisconnectReason,
     IWARP_PRIVATE_DATA, ListenOptions, Listener, MULTICAST_QKEY, Multicast, MulticastOptions, NextRequest,
     NextResolve, REJECT_PRIVATE_DATA, RESOLVE_PRIVATE_DATA, RESOLVED_PRIVATE_DATA, ResolveOptions,
-    ResolveRequest, Rested, UdListener,
+    ResolveRequest, Rested, SERVICE_PRIVATE_DATA, UdListener,
 };
 pub use command::Command;
 pub use config::{
@@ -72,6 +73,7 @@ pub use device::{Device, Progress, Usage};
 pub use drive::{Datagram, Drive, Frame, Transmit, TransmitBuf, Unreachable};
 pub use error::{ErrorKind, PostListError, VerbsError};
 pub use events::{AsyncEvent, AsyncEvents, MAX_EVENTS, NextAsyncEvent, PortComesUp};
+pub use gmp::{MadAgent, MadSide, NextMad};
 pub use half_open::{HalfOpen, MAX_HALF_OPEN, MAX_HALF_OPEN_PER_PEER};
 pub use ib::IbPort;
 pub use keys::WindowType;
@@ -90,6 +92,7 @@ pub use everywire_transport::ib::{
     QpType, RecvWr, Remote, SendOp, SendWr, SrqId, UdDest, WcOpcode, WcStatus,
 };
 pub use everywire_transport::iwarp::{ConnId, Piece, Rtr, StreamBurst, StreamFault};
+pub use everywire_transport::mad::{MAD_LEN, MadPath};
 pub use everywire_transport::memory::{Access, BindWindow, FastRegister, PdId, Sge};
 pub use everywire_wire::cm::{RejReason, SidrStatus};
 pub use everywire_wire::{Gid, Guid, LKey, Lid, Mtu, PKey, Psn, QKey, Qpn, RKey};

@@ -152,7 +152,10 @@ impl State {
         if self.ib.is_some() && self.ib_handle_mad(now, mad) {
             return Ok(());
         }
-        self.cm_handle_mad(now, MadPath::back(meta, scope_id), mad);
+        let back = MadPath::back(meta, scope_id);
+        if !self.gmp_deliver(&back, mad) {
+            self.cm_handle_mad(now, back, mad);
+        }
         Ok(())
     }
 
@@ -161,6 +164,7 @@ impl State {
         // What the administrator has answered at once, out of what it has said before, may make MADs of the CM.
         self.ib_run(now);
         let mad = self.cm_poll_transmit(now).or_else(|| self.ib_poll_transmit(now));
+        let mad = mad.or_else(|| self.gmp_poll_transmit());
         let Some((to, mad)) = mad else { return false };
         let ends = Path::new(to.local, to.remote, self.config.source_ports[0]);
         let path = Path { scope_id: to.scope_id, ..ends.over(to.link) };

@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) cm: CmState,
     /// TCP connections, on an iWARP device.
     pub(crate) streams: Streams,
+    /// Management datagrams of programs.
+    pub(crate) gmps: crate::gmp::Gmps,
     /// Wraps the connection manager's MADs for QP1.
     pub(crate) gsi: Gsi,
     pub(crate) port: PortState,
@@ -94,6 +96,7 @@ impl State {
             routes: Routes::default(),
             cm: CmState::new(&config, rng.next_u64()),
             streams: Streams::default(),
+            gmps: crate::gmp::Gmps::default(),
             gsi: Gsi::new(Psn::new(rng.next_u32())),
             port: if config.wire == Wire::InfiniBand { PortState::Down } else { PortState::Active },
             ib: (config.wire == Wire::InfiniBand).then(|| Box::new(IbState::new(rng.next_u32()))),

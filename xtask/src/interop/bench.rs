@@ -58,14 +58,23 @@ const NO_PATH_COUNT: (&str, &str) = ("nvme_ns_head_submit_bio", " callbacks supp
 const UNHEARD_LINES: &[&str] = &["keep-alive timer (5 seconds) expired!", "fatal error occurred!"];
 
 /// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, nvme_rdma of its parameter
-/// `register_always=N`, and nbd of being told to detach.
+/// `register_always=N`, nbd of being told to detach, and sd of the unit attention that a new nexus gets (SAM-5 §5.14). ib_srpt knows
+/// no logout (interop/README.md).
 const HARMLESS_LINES: &[&str] = &[
     "hrtimer: interrupt took",
     "clocksource:",
     "perf: interrupt took too long",
     "enabling unsafe global rkey",
     "block nbd0: shutting down sockets",
+    ": Power-on or device reset occurred",
+    "ib_srpt Not yet implemented: SRP_I_LOGOUT",
 ];
+
+/// What ib_srpt says, at "info", of every receive that the end of a channel flushes (5 is IB_WC_WR_FLUSH_ERR), and, at "warn", how
+/// many of those it kept back, behind the function's name. Of a receive that failed otherwise it says the same with another
+/// number, which no case may cause.
+const FLUSHED: (&str, &str) = ("ib_srpt receiving failed for ioctx ", " with status 5");
+const FLUSHED_COUNT: (&str, &str) = ("srpt_recv_done: ", " callbacks suppressed");
 
 /// What soft-RoCE says of itself when it must send again (interop/README.md): it goes back over a fast registration that
 /// it has already done, and takes the queue pair down.
@@ -324,6 +333,9 @@ fn bad(line: &str, case: &Case) -> bool {
     if says(NEVER) || case.proof {
         return says(NEVER);
     }
+    if line.contains(FLUSHED.0) {
+        return !line.ends_with(FLUSHED.1);
+    }
     let level = line.split(':').nth(1).unwrap_or_default().trim();
     if !["emerg", "alert", "crit", "err", "warn"].contains(&level) {
         return false;
@@ -332,7 +344,14 @@ fn bad(line: &str, case: &Case) -> bool {
     let own = (case.reconnects && reconnects(line))
         || ((case.reconnects || case.registers && case.lossy) && line.contains(REGISTRATION_LINE))
         || (siw && (says(LATE_ANSWER_LINES) || case.reconnects && says(LOST_QUEUE_LINES)));
-    !says(HARMLESS_LINES) && !own
+    !says(HARMLESS_LINES) && !flushed_count(line) && !own
+}
+
+/// Whether it is the count of flushed receives, and nothing else.
+fn flushed_count(line: &str) -> bool {
+    let text = line.split_once("] ").map_or(line, |(_, text)| text);
+    let count = text.strip_prefix(FLUSHED_COUNT.0).and_then(|said| said.strip_suffix(FLUSHED_COUNT.1));
+    count.is_some_and(|count| !count.is_empty() && count.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// Whether it is one of the lines of nvme, nvme_rdma and nvmet that belong to the other side going away and coming back.
@@ -377,6 +396,25 @@ mod tests {
             "kern  :warn  : [  305.963242] nvme nvme0: Identify namespace failed (status=0x4002)",
         ] {
             assert!(!reconnects(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn of_ib_srpts_receives_only_flushed_ones_may_fail() {
+        let case = Case::new("case", "", |_| Ok(()));
+        for line in [
+            "kern  :info  : [  41.2] ib_srpt receiving failed for ioctx 00000000001edc9e with status 5",
+            "kern  :warn  : [  46.2] srpt_recv_done: 121 callbacks suppressed",
+        ] {
+            assert!(!bad(line, &case), "{line}");
+        }
+        for line in [
+            "kern  :info  : [  41.2] ib_srpt receiving failed for ioctx 00000000001edc9e with status 4",
+            "kern  :err   : [  41.2] ib_srpt srpt_recv_done: req_lim = -1 < 0",
+            "kern  :warn  : [  41.2] srpt_recv_done: something else",
+            "kern  :warn  : [  41.2] srpt_send_done: 3 callbacks suppressed",
+        ] {
+            assert!(bad(line, &case), "{line}");
         }
     }
 }

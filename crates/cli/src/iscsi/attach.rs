@@ -50,7 +50,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), CliError> {
     let mut ground = args.place.open()?;
     ground.options.loss_timeout = Duration::from_secs(args.loss_timeout);
-    ground.block_on(async {
+    ground.block_on_for_good(async {
         let mut signals = Signals::new()?;
         let session = args.place.login(&ground).await?;
         let served = serve(args, &ground, &session, &mut signals).await;

@@ -3,8 +3,10 @@
 //! Unknown keys are mistakes, and named with their line. What the parts decide (NQN syntax, backend texts, device names) is asked
 //! of the parts, so that `everywire check` and `everywire serve` never differ.
 
+mod devices;
 mod fields;
 pub mod iscsi;
+pub mod srp;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -12,7 +14,7 @@ use std::io::Read;
 use std::path::Path;
 
 use everywire_block::{BackendSpec, FileIdentity};
-use everywire_net::{DeviceSpec, WireKind};
+use everywire_net::DeviceSpec;
 use everywire_nvmeof::Nqn;
 use everywire_verbs::DeviceLimits;
 use serde::Deserialize;
@@ -42,6 +44,8 @@ struct File {
     nvme: NvmeFile,
     #[serde(default)]
     iscsi: iscsi::IscsiFile,
+    #[serde(default)]
+    srp: srp::SrpFile,
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,6 +148,8 @@ pub struct Config {
     pub subsystems: Vec<Subsystem>,
     /// What is served over iSCSI.
     pub iscsi: iscsi::Iscsi,
+    /// What is served over SRP.
+    pub srp: srp::Srp,
 }
 
 /// What the command line adds: devices and port replace those of the file, exports are added to it.
@@ -159,6 +165,8 @@ pub struct Flags<'a> {
     pub iscsi: &'a [String],
     /// TCP portals.
     pub tcp: &'a [String],
+    /// SRP.
+    pub srp: srp::SrpFlags<'a>,
 }
 
 impl Config {
@@ -175,8 +183,9 @@ impl Config {
         let wrong = |why: String| CliError::usage(format_args!("{whence}: {why}"));
         let mut names = if flags.devices.is_empty() { file.devices } else { flags.devices.to_vec() };
         let iscsi = iscsi::resolve(file.iscsi, flags).map_err(wrong)?;
-        let only_tcp =
-            !iscsi.targets.is_empty() && file.nvme.subsystem.is_empty() && flags.exports.is_empty();
+        let srp = srp::resolve(file.srp, &flags.srp).map_err(wrong)?;
+        let rdma = !srp.targets.is_empty() || !file.nvme.subsystem.is_empty() || !flags.exports.is_empty();
+        let only_tcp = !iscsi.targets.is_empty() && !rdma;
         if names.is_empty() && !only_tcp {
             names.push(DEFAULT_DEVICE.to_owned());
         }
@@ -196,6 +205,7 @@ impl Config {
             in_capsule_data: file.nvme.in_capsule_data,
             subsystems,
             iscsi,
+            srp,
         };
         config.check().map_err(wrong)?;
         let given = target::rehearse(&config).map_err(wrong)?;
@@ -207,16 +217,16 @@ impl Config {
     /// What no part can see alone.
     fn check(&self) -> Result<(), String> {
         self.iscsi.check()?;
-        if self.subsystems.is_empty() && self.iscsi.targets.is_empty() {
-            return Err(
-                "nothing to serve: give --nvme NQN=ram:256MiB or a [[nvme.subsystem]], or --iscsi".to_owned()
-            );
+        if self.subsystems.is_empty() && self.iscsi.targets.is_empty() && self.srp.targets.is_empty() {
+            let what = "--nvme NQN=ram:256MiB or a [[nvme.subsystem]], or --iscsi, or --srp";
+            return Err(format!("nothing to serve: give {what}"));
         }
         let mut seen = HashSet::new();
         if let Some(twice) = self.devices.iter().find(|name| !seen.insert(name.as_str())) {
             return Err(format!("device {twice} is listed twice"));
         }
-        self.check_addresses()?;
+        devices::check_addresses(&self.devices)?;
+        self.srp.check()?;
         self.check_limits()?;
         let mut seen = HashSet::new();
         if let Some(twice) = self.subsystems.iter().find(|s| !seen.insert(s.nqn.as_str())) {
@@ -245,25 +255,6 @@ impl Config {
         self.check_files()
     }
 
-    /// One device owns an address: of RoCE its UDP port, of iWARP the TCP ports.
-    fn check_addresses(&self) -> Result<(), String> {
-        let mut seen = HashMap::new();
-        for name in &self.devices {
-            let Ok(spec) = DeviceSpec::parse(name) else { continue };
-            if matches!(spec.wire, WireKind::Fabric(_)) {
-                continue;
-            }
-            let tcp = spec.wire == WireKind::Tcp;
-            if let Some(other) = seen.insert((spec.ip, spec.scope_id, tcp), name) {
-                let ip = spec.ip;
-                return Err(format!(
-                    "devices {other} and {name} have one address, {ip}; one device owns an address"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// A file that is written belongs to one namespace, by whatever names it goes.
     fn check_files(&self) -> Result<(), String> {
         let mut seen: HashMap<FileIdentity, (&Path, bool)> = HashMap::new();
@@ -288,6 +279,7 @@ impl Config {
     fn files(&self) -> impl Iterator<Item = (&Path, bool, FileIdentity)> {
         let namespaces = self.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
         let luns = self.iscsi.targets.iter().flat_map(|target| &target.luns);
+        let luns = luns.chain(self.srp.targets.iter().flat_map(|target| &target.luns));
         namespaces.map(|one| &one.backend).chain(luns.map(|one| &one.backend)).filter_map(|backend| {
             let BackendSpec::File { path, options } = backend else { return None };
             Some((path.as_path(), options.read_only, FileIdentity::of(path).ok()?))

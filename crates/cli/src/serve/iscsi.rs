@@ -34,7 +34,7 @@ pub struct Opened {
 }
 
 /// Logical units by number.
-type Numbered = Vec<(u16, Arc<LogicalUnit>)>;
+pub type Numbered = Vec<(u16, Arc<LogicalUnit>)>;
 
 /// What listens.
 pub struct Served {
@@ -48,14 +48,18 @@ pub struct Served {
 pub fn open(config: &Iscsi) -> Result<Opened, CliError> {
     let mut units = Vec::new();
     for target in &config.targets {
-        let opened = target.luns.iter().map(|lun| Ok((lun.number, unit(target, lun)?)));
-        units.push((target.clone(), opened.collect::<Result<Numbered, CliError>>()?));
+        units.push((target.clone(), open_units(target.name.as_str(), &target.luns)?));
     }
     Ok(Opened { units })
 }
 
-fn unit(target: &TargetConfig, lun: &Lun) -> Result<Arc<LogicalUnit>, CliError> {
-    let who = format!("target {} LUN {}", target.name, lun.number);
+/// Opens the backends of the logical units of the target `whose`.
+pub fn open_units(whose: &str, luns: &[Lun]) -> Result<Numbered, CliError> {
+    luns.iter().map(|lun| Ok((lun.number, unit(whose, lun)?))).collect()
+}
+
+fn unit(whose: &str, lun: &Lun) -> Result<Arc<LogicalUnit>, CliError> {
+    let who = format!("target {whose} LUN {}", lun.number);
     let backend = lun.backend.open().map_err(|e| CliError::failed(format_args!("{who}: {e}")))?;
     let store = reservations(lun).map(|path| Arc::new(FileStore::new(path)) as Arc<_>);
     let config = LunConfig {
@@ -64,7 +68,7 @@ fn unit(target: &TargetConfig, lun: &Lun) -> Result<Arc<LogicalUnit>, CliError> 
         // Memory is written whole or, when the power goes, not at all.
         atomic_writes: matches!(lun.backend, BackendSpec::Ram { .. }),
         store,
-        ..LunConfig::new(format!("{}/{}", target.name, lun.number), backend)
+        ..LunConfig::new(format!("{whose}/{}", lun.number), backend)
     };
     LogicalUnit::new(config).map_err(|e| CliError::failed(format_args!("{who}: {e}")))
 }

@@ -2,23 +2,48 @@
 //!
 //! RFC 5047's datamover, seen from above. A [`Binding`] opens connections, a [`Carrier`] is one. `tcp` and `rdma` implement them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use everywire_verbs::rt::Rt;
+use everywire_verbs::{CmError, VerbsError};
 
 use super::{Connector, IscsiError, Work};
 use crate::login::initiator::{LoggedIn, LoginOptions};
 use crate::session::initiator::SessionOptions;
 use crate::tcp::initiator::Connection;
 
+/// Why a connection could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Nothing came back.
+    #[error("no answer")]
+    Silence,
+    /// TCP says so.
+    #[error("{1}")]
+    Tcp(io::ErrorKind, String),
+    /// The connection manager says so.
+    #[error(transparent)]
+    Cm(#[from] CmError),
+    /// This side has no room for it.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> ConnectError {
+        ConnectError::Tcp(error.kind(), error.to_string())
+    }
+}
+
 /// How connections are made.
 pub(crate) trait Binding: 'static {
     /// One of them.
     type Carrier: Carrier + 'static;
 
-    /// Connects within `limit`; the error says why not.
-    async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Self::Carrier, String>;
+    /// Connects within `limit`.
+    async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Self::Carrier, ConnectError>;
 }
 
 /// A connection.
@@ -36,8 +61,8 @@ pub(super) struct Streams<C>(pub(super) C);
 impl<C: Connector + 'static> Binding for Streams<C> {
     type Carrier = Connection<C::Stream>;
 
-    async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Self::Carrier, String> {
-        let stream = rt.timeout(limit, self.0.connect(to)).await.map_err(|_| "no answer".to_owned())?;
-        Ok(Connection::new(rt.clone(), stream.map_err(|e| e.to_string())?))
+    async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Self::Carrier, ConnectError> {
+        let stream = rt.timeout(limit, self.0.connect(to)).await.map_err(|_| ConnectError::Silence)?;
+        Ok(Connection::new(rt.clone(), stream?))
     }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use everywire_verbs::rt::{LocalFuture, Rt};
 
+pub use binding::ConnectError;
 pub(crate) use binding::{Binding, Carrier};
 pub use discovery::{discover, discover_rdma};
 pub use disk::{Capacity, Disk};
@@ -114,7 +115,15 @@ pub enum IscsiError {
     /// The login failed.
     #[error(transparent)]
     Login(#[from] LoginError),
-    /// The connection could not be made, or was lost and did not come back.
+    /// No connection could be made.
+    #[error("connect to {address}: {source}")]
+    Connect {
+        /// Where to.
+        address: SocketAddr,
+        /// Why not.
+        source: ConnectError,
+    },
+    /// The connection was lost and did not come back.
     #[error("{0}")]
     Lost(String),
     /// The target breaks the rules.
@@ -160,7 +169,7 @@ impl IscsiError {
     /// Whether another attempt may succeed without anything being changed.
     fn may_retry(&self) -> bool {
         match self {
-            IscsiError::Lost(_) => true,
+            IscsiError::Lost(_) | IscsiError::Connect { .. } => true,
             IscsiError::Login(LoginError::Refused(status)) => status.may_retry(),
             _ => false,
         }
@@ -271,8 +280,7 @@ impl<B: Binding> Task<B> {
         for _ in 0..MAX_MOVES {
             let until = self.rt.now() + self.options.login_timeout;
             let opened = self.binding.open(&self.rt, address, self.options.login_timeout).await;
-            let mut connection =
-                opened.map_err(|e| IscsiError::Lost(format!("connect to {address}: {e}")))?;
+            let mut connection = opened.map_err(|source| IscsiError::Connect { address, source })?;
             match connection.login(self.options.login(self.isid, self.kind.clone()), until).await {
                 Err(IscsiError::Login(LoginError::Moved { status, address: text })) => {
                     address = portal(&text).map_err(IscsiError::Protocol)?;

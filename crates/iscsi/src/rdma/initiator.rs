@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use everywire_verbs::rt::{Notify, Rt};
-use everywire_verbs::{Access, CmError, ConnParam, ConnectOptions, Device, SendOp, VerbsError};
+use everywire_verbs::{Access, ConnParam, ConnectOptions, Device, SendOp, VerbsError};
 
 use super::commands::{Commands, Done, MAX_COMMANDS, Memory};
 use super::link::{Came, Ends, Event, Link, MAX_DATA, message};
 use super::{ControlHeader, HEADER_LEN, Header, Hello, PrivateData, VERSION};
-use crate::initiator::{Binding, Carrier, IscsiError, Work};
+use crate::initiator::{Binding, Carrier, ConnectError, IscsiError, Work};
 use crate::keys::Key;
 use crate::login::SessionKind;
 use crate::login::chap::Nonce;
@@ -30,7 +30,8 @@ const RD_ATOMIC: u8 = 16;
 /// How long a connection that has ended waits for the target's word.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// Connects over a device.
+/// Connects over a device. Cheap to clone; the memory of commands is shared.
+#[derive(Clone)]
 pub struct RdmaBinding {
     device: Device,
     local: Option<SocketAddr>,
@@ -51,7 +52,7 @@ impl RdmaBinding {
         &self,
         to: SocketAddr,
         limit: Duration,
-    ) -> Result<(Ends, everywire_verbs::Connection), String> {
+    ) -> Result<(Ends, everywire_verbs::Connection), ConnectError> {
         let receives = MAX_COMMANDS + UNEXPECTED;
         let ends = Ends::new(
             self.memory.pd(),
@@ -59,7 +60,7 @@ impl RdmaBinding {
             SENDS * MAX_COMMANDS + UNEXPECTED,
             Access::REMOTE_READ | Access::REMOTE_WRITE,
         );
-        let ends = ends.map_err(|e| e.to_string())?;
+        let ends = ends?;
         let private = PrivateData { no_zero_based: true, no_send_invalidate: false };
         let param = ConnParam {
             responder_resources: RD_ATOMIC,
@@ -72,17 +73,16 @@ impl RdmaBinding {
             Some(local) => options.src(SocketAddr::new(local.ip(), 0)),
             None => options,
         };
-        let connected: Result<_, CmError> = self.device.connect(options).await;
-        connected.map(|cm| (ends, cm)).map_err(|e| e.to_string())
+        Ok((ends, self.device.connect(options).await?))
     }
 }
 
 impl Binding for RdmaBinding {
     type Carrier = Connection;
 
-    async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Connection, String> {
+    async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Connection, ConnectError> {
         let (ends, cm) = self.connect(to, limit).await?;
-        let commands = Commands::new(self.memory.clone()).map_err(|e| e.to_string())?;
+        let commands = Commands::new(self.memory.clone())?;
         Ok(Connection { rt: rt.clone(), link: Link::new(rt.clone(), ends, cm), commands, max_recv: MAX_DATA })
     }
 }

@@ -211,7 +211,7 @@ impl<D> Link<D> {
     /// The next thing that has happened; `None` if there is nothing more.
     pub(super) fn take(&mut self) -> Option<Came<D>> {
         while self.broken.is_none() {
-            let completion = self.batch.get(self.next)?.clone();
+            let completion = *self.batch.get(self.next)?;
             self.next += 1;
             if completion.status != WcStatus::Success {
                 self.broken = Some(completion);

@@ -16,8 +16,11 @@ use everywire_verbs::rt::Rt;
 
 use crate::lab::{HOST, LIMIT, MiniDisk, TARGET, name};
 
+/// A wire by name, and a host on it.
+pub type OnWire = (&'static str, fn(IpAddr) -> HostConfig);
+
 /// How a host of each wire is made.
-pub const WIRES: [(&str, fn(IpAddr) -> HostConfig); 4] = [
+pub const WIRES: [OnWire; 4] = [
     ("RoCE v2", HostConfig::new),
     ("RoCE v1", HostConfig::roce_v1),
     ("iWARP", HostConfig::iwarp),

@@ -22,7 +22,7 @@ use super::error::{CmError, CmErrorKind, CmStep};
 use super::param::{ConnParam, ConnectOptions};
 use super::ports::Bound;
 use super::record::{End, Key, Pending, Record, scope_of, socket_addr};
-use super::{CONNECT_PRIVATE_DATA, Call, Connection, ROUTE_TIMEOUT};
+use super::{CONNECT_PRIVATE_DATA, Call, Connection, ROUTE_TIMEOUT, SERVICE_PRIVATE_DATA};
 use crate::config::Wire;
 use crate::device::{Device, LOCAL_ACK_DELAY};
 use crate::qp::Qp;
@@ -49,8 +49,12 @@ impl Device {
 
 impl State {
     fn cm_connect(&mut self, device: &Device, options: &ConnectOptions) -> Result<Key, CmErrorKind> {
-        let ConnectOptions { dst, src, ref qp, ref param, traffic_class, path_bits, timeout } = *options;
-        let limit = self.private_limit(CONNECT_PRIVATE_DATA);
+        let ConnectOptions { dst, src, ref qp, ref param, traffic_class, path_bits, timeout, .. } = *options;
+        if options.service_id.is_some() && self.config.wire == Wire::Iwarp {
+            return Err(CmErrorKind::Qp("iWARP has no services without RDMA/CM".to_owned()));
+        }
+        let limit = options.service_id.map_or(CONNECT_PRIVATE_DATA, |_| SERVICE_PRIVATE_DATA);
+        let limit = self.private_limit(limit);
         check_private("connection request", limit, &param.private_data)?;
         self.cm_check_qp(device, qp)?;
         let src_ip = src.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());
@@ -61,8 +65,8 @@ impl State {
         let token = token.map_err(CmErrorKind::Route)?;
         let mut port = src.map_or(0, |src| src.port());
         let mut bound = None;
-        // Over iWARP the port is TCP's own.
-        if self.config.wire != Wire::Iwarp {
+        // Over iWARP the port is TCP's own; a service has none.
+        if self.config.wire != Wire::Iwarp && options.service_id.is_none() {
             bound = self.cm.tcp.bind(src_ip, port, &mut self.rng);
             let Some(bound) = bound else {
                 self.withdraw_route(token);
@@ -83,6 +87,7 @@ impl State {
         record.ours =
             ConnParam { srq: qp.srq().is_some(), ..param.clone().limited(self.config.limits.max_qp_rd_atom) };
         record.bound = bound;
+        record.service_id = options.service_id;
         record.pending = Some(Pending { token, traffic_class });
         record.millis = timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         let key = self.cm.records.insert(record);
@@ -181,7 +186,7 @@ impl State {
         let params = ConnectParams {
             path,
             gids: on_ib.then(|| [way.src, way.dst].map(Gid::from)),
-            service_id: service_id(PortSpace::TCP, record.remote.port()),
+            service_id: record.service_id.unwrap_or(service_id(PortSpace::TCP, record.remote.port())),
             transport: if record.ty == QpType::Uc { Transport::Uc } else { Transport::Rc },
             qpn,
             pkey,
@@ -197,7 +202,10 @@ impl State {
             flow_label: flow_label(record.local, record.remote),
             traffic_class: pending.traffic_class,
             hop_limit: HOP_LIMIT,
-            private_data: with_header(record.local, record.remote.ip(), &ours.private_data),
+            private_data: match record.service_id {
+                Some(_) => ours.private_data.clone(),
+                None => with_header(record.local, record.remote.ip(), &ours.private_data),
+            },
         };
         let comm = self.cm.engine.connect(now, &params).map_err(CmErrorKind::Refused)?;
         self.cm.records.set_comm(key, comm);

@@ -87,6 +87,9 @@ pub struct ConnectOptions {
     /// Low bits of our LID on InfiniBand, below 2^LMC: which of several paths. `None`: the device's
     /// ([`DeviceConfig::path_bits`](crate::DeviceConfig::path_bits)).
     pub path_bits: Option<u8>,
+    /// The service of InfiniBand's connection manager to ask for, without RDMA/CM: `dst`'s port and the IP CM header have no part in
+    /// it, and the request's private data are all the program's, 92 bytes.
+    pub service_id: Option<u64>,
     /// Gives up after this time; `None` leaves it to the retries (98 s for a silent peer, as Linux).
     pub timeout: Option<Duration>,
 }
@@ -101,6 +104,7 @@ impl ConnectOptions {
             param: ConnParam::default(),
             traffic_class: 0,
             path_bits: None,
+            service_id: None,
             timeout: None,
         }
     }
@@ -120,6 +124,12 @@ impl ConnectOptions {
     /// By the path from our LID with these low bits.
     pub fn path_bits(mut self, path_bits: u8) -> ConnectOptions {
         self.path_bits = Some(path_bits);
+        self
+    }
+
+    /// For this service, without RDMA/CM.
+    pub fn service_id(mut self, service_id: u64) -> ConnectOptions {
+        self.service_id = Some(service_id);
         self
     }
 

@@ -34,12 +34,14 @@ pub(super) struct Queue {
     waiting: VecDeque<Key>,
     /// How many may wait.
     backlog: usize,
+    /// It offers a service without RDMA/CM: requests have no IP CM header.
+    plain: bool,
     wakers: WakerSet,
 }
 
 impl Queue {
     fn new(backlog: usize) -> Queue {
-        Queue { waiting: VecDeque::new(), backlog, wakers: WakerSet::default() }
+        Queue { waiting: VecDeque::new(), backlog, plain: false, wakers: WakerSet::default() }
     }
 
     /// Whether no more may wait.
@@ -61,7 +63,7 @@ pub struct Listener(Arc<ListenerInner>);
 struct ListenerInner {
     device: Device,
     id: ListenerId,
-    bound: Bound,
+    bound: Option<Bound>,
     local: SocketAddr,
 }
 
@@ -72,7 +74,9 @@ impl Drop for ListenerInner {
             Wire::Iwarp => state.command(Command::StreamUnlisten { listener: StreamListenerId(self.id.0) }),
             _ => state.cm.engine.unlisten(self.id),
         }
-        state.cm.tcp.release(self.bound);
+        if let Some(bound) = self.bound {
+            state.cm.tcp.release(bound);
+        }
         if let Some(mut queue) = state.cm.listeners.remove(&self.id) {
             for key in queue.waiting {
                 state.cm_release(key);
@@ -96,7 +100,7 @@ impl Device {
         };
         match listened {
             Ok((id, bound)) => {
-                let local = bound_addr(bound, scope_of(addr));
+                let (local, bound) = (bound_addr(bound, scope_of(addr)), Some(bound));
                 Ok(Listener(Arc::new(ListenerInner { device: self.clone(), id, bound, local })))
             }
             Err(kind) => Err(CmError::new(self.config(), CmStep::Listen, Some(addr), None, kind)),
@@ -105,6 +109,37 @@ impl Device {
 }
 
 impl Device {
+    /// Offers a service of InfiniBand's connection manager without RDMA/CM. Requests show their ends as GIDs with port 0, and all
+    /// of their private data.
+    ///
+    /// # Errors
+    /// The wire has no such services, or somebody offers this one.
+    pub fn listen_service_id(&self, service_id: u64, options: ListenOptions) -> Result<Listener, CmError> {
+        let fail = |kind| Err(CmError::new(self.config(), CmStep::Listen, None, None, kind));
+        if self.wire() == Wire::Iwarp {
+            return fail(CmErrorKind::Qp("iWARP has no services without RDMA/CM".to_owned()));
+        }
+        let mut state = self.lock();
+        let params = ListenParams { service_id, local: None, backlog: options.backlog };
+        let listened = state.cm.engine.listen(&params);
+        let id = match listened {
+            Ok(id) => id,
+            Err(error) => {
+                drop(state);
+                return fail(CmErrorKind::Refused(error));
+            }
+        };
+        state.cm.listeners.insert(id, Queue { plain: true, ..Queue::new(options.backlog) });
+        let ip = self.config().gids.first().map_or(IpAddr::from([0; 16]), |gid| gid.ip);
+        drop(state);
+        Ok(Listener(Arc::new(ListenerInner {
+            device: self.clone(),
+            id,
+            bound: None,
+            local: SocketAddr::new(ip, 0),
+        })))
+    }
+
     /// Listens for messages of InfiniBand's connection manager.
     fn listen_service(&self, addr: SocketAddr, backlog: usize) -> Result<(ListenerId, Bound), CmErrorKind> {
         let mut state = self.lock();
@@ -247,7 +282,8 @@ impl State {
     /// A REQ has come: it waits for a program, unless its private data are no IP CM header.
     pub(super) fn cm_request(&mut self, now: Instant, request: &Request) {
         let id = request.id;
-        let Some((local, remote, data)) = parse_request(request) else {
+        let plain = self.cm.listeners.get(&request.listener).is_some_and(|queue| queue.plain);
+        let Some((local, remote, data)) = parse_request(request, plain) else {
             // As Linux: what the connection manager's consumer cannot read is rejected by the consumer.
             let _ = self.cm.engine.reject(now, id, &Reject::consumer(&[]));
             return;
@@ -298,7 +334,11 @@ impl State {
 }
 
 /// Our address, the peer's, and the program's private data of a request.
-fn parse_request(request: &Request) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
+fn parse_request(request: &Request, plain: bool) -> Option<(SocketAddr, SocketAddr, Vec<u8>)> {
+    if plain {
+        let end = |ip| socket_addr(ip, 0, request.path.scope_id);
+        return Some((end(request.path.local), end(request.path.remote), request.private_data.clone()));
+    }
     let (_, local_port) = split_service_id(request.service_id)?;
     let header = IpCmHeader::parse(&request.private_data).ok().filter(IpCmHeader::is_supported)?;
     let (local, remote) = ends(&request.path, &header, local_port);

@@ -56,6 +56,8 @@ pub(crate) struct Record {
     pub ours: ConnParam,
     pub peers: ConnParam,
     pub bound: Option<Bound>,
+    /// The service asked for without RDMA/CM.
+    pub service_id: Option<u64>,
     pub pending: Option<Pending>,
     /// Gives up then; mirrored in [`Records::timers`].
     pub deadline: Option<Instant>,
@@ -91,6 +93,7 @@ impl Record {
             ours: ConnParam::default(),
             peers: ConnParam::default(),
             bound: None,
+            service_id: None,
             pending: None,
             deadline: None,
             millis: None,

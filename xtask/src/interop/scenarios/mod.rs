@@ -7,6 +7,7 @@ mod nvme_attach;
 mod nvme_initiator;
 mod nvme_target;
 mod ping;
+mod srp;
 
 use super::bench::Bench;
 use super::lab::Family;
@@ -38,7 +39,7 @@ pub struct Case {
 
 impl Case {
     /// RoCE v2, IPv4, MTU 1500, a clean link, not in the sample.
-    fn new(name: &str, about: &'static str, run: fn(&mut Bench) -> Result<(), String>) -> Case {
+    pub(super) fn new(name: &str, about: &'static str, run: fn(&mut Bench) -> Result<(), String>) -> Case {
         let name = name.to_owned();
         Case {
             name,
@@ -144,6 +145,7 @@ pub fn all() -> Vec<Case> {
         nvme_attach::cases(),
         nvme_target::cases(),
         iscsi_target::cases(),
+        srp::cases(),
     ]
     .into_iter()
     .flatten()

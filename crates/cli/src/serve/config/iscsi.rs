@@ -45,7 +45,7 @@ struct TargetFile {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LunFile {
+pub(super) struct LunFile {
     lun: Option<u16>,
     backend: String,
     serial: Option<String>,
@@ -117,11 +117,17 @@ fn portal(text: &str) -> Result<SocketAddr, String> {
 
 fn target(file: TargetFile) -> Result<Target, String> {
     let name = parse_name(&file.name)?;
-    let mut target = Target { name, alias: file.alias, luns: Vec::new() };
-    for one in file.lun {
-        let number = one.lun.map_or_else(|| free(&target), Ok)?;
-        let backend = BackendSpec::parse(&one.backend).map_err(|e| format!("target {}: {e}", target.name))?;
-        target.luns.push(Lun {
+    let luns = luns(name.as_str(), file.lun)?;
+    Ok(Target { name, alias: file.alias, luns })
+}
+
+/// The logical units of the target `whose`.
+pub(super) fn luns(whose: &str, files: Vec<LunFile>) -> Result<Vec<Lun>, String> {
+    let mut luns = Vec::new();
+    for one in files {
+        let number = one.lun.map_or_else(|| free(whose, &luns), Ok)?;
+        let backend = BackendSpec::parse(&one.backend).map_err(|e| format!("target {whose}: {e}"))?;
+        luns.push(Lun {
             number,
             backend,
             backend_text: one.backend,
@@ -130,33 +136,22 @@ fn target(file: TargetFile) -> Result<Target, String> {
             reservations: one.reservations,
         });
     }
-    Ok(target)
+    Ok(luns)
 }
 
 /// The lowest free number.
-fn free(target: &Target) -> Result<u16, String> {
-    let taken: HashSet<u16> = target.luns.iter().map(|lun| lun.number).collect();
+fn free(whose: &str, luns: &[Lun]) -> Result<u16, String> {
+    let taken: HashSet<u16> = luns.iter().map(|lun| lun.number).collect();
     (0..=MAX_LUN)
         .find(|number| !taken.contains(number))
-        .ok_or_else(|| format!("target {}: more than {MAX_LUN} logical units", target.name))
+        .ok_or_else(|| format!("target {whose}: more than {MAX_LUN} logical units"))
 }
 
-/// `IQN=BACKEND`: a logical unit more of the target of that name.
-fn add_export(targets: &mut Vec<Target>, text: &str) -> Result<(), String> {
-    let (name, backend_text) = text.split_once('=').ok_or_else(|| {
-        format!("--iscsi {text}: IQN=BACKEND is needed, as in iqn.2026-11.example:disk=ram:256MiB")
-    })?;
-    let name = parse_name(name).map_err(|e| format!("--iscsi {text}: {e}"))?;
-    let backend = BackendSpec::parse(backend_text).map_err(|e| format!("--iscsi {text}: {e}"))?;
-    let at = match targets.iter().position(|target| target.name == name) {
-        Some(at) => at,
-        None => {
-            targets.push(Target { name, alias: None, luns: Vec::new() });
-            targets.len() - 1
-        }
-    };
-    let number = free(&targets[at])?;
-    targets[at].luns.push(Lun {
+/// A logical unit more, of a flag.
+pub(super) fn add_lun(whose: &str, luns: &mut Vec<Lun>, backend_text: &str) -> Result<(), String> {
+    let backend = BackendSpec::parse(backend_text).map_err(|e| e.to_string())?;
+    let number = free(whose, luns)?;
+    luns.push(Lun {
         number,
         backend,
         backend_text: backend_text.to_owned(),
@@ -165,6 +160,23 @@ fn add_export(targets: &mut Vec<Target>, text: &str) -> Result<(), String> {
         reservations: None,
     });
     Ok(())
+}
+
+/// `IQN=BACKEND`: a logical unit more of the target of that name.
+fn add_export(targets: &mut Vec<Target>, text: &str) -> Result<(), String> {
+    let (name, backend_text) = text.split_once('=').ok_or_else(|| {
+        format!("--iscsi {text}: IQN=BACKEND is needed, as in iqn.2026-11.example:disk=ram:256MiB")
+    })?;
+    let name = parse_name(name).map_err(|e| format!("--iscsi {text}: {e}"))?;
+    let at = match targets.iter().position(|target| target.name == name) {
+        Some(at) => at,
+        None => {
+            targets.push(Target { name, alias: None, luns: Vec::new() });
+            targets.len() - 1
+        }
+    };
+    let target = &mut targets[at];
+    add_lun(target.name.as_str(), &mut target.luns, backend_text).map_err(|e| format!("--iscsi {text}: {e}"))
 }
 
 fn parse_name(text: &str) -> Result<IscsiName, String> {
@@ -194,28 +206,33 @@ impl Iscsi {
 
 impl Target {
     fn check(&self) -> Result<(), String> {
-        let wrong = |what: String| Err(format!("target {}: {what}", self.name));
-        if self.luns.is_empty() {
-            return wrong("it has no logical unit".to_owned());
-        }
         if self.alias.as_ref().is_some_and(|alias| alias.len() > MAX_ALIAS) {
-            return wrong(format!("alias: more than {MAX_ALIAS} bytes (RFC 7143 §6.1)"));
+            return Err(format!("target {}: alias: more than {MAX_ALIAS} bytes (RFC 7143 §6.1)", self.name));
         }
-        let mut seen = HashSet::new();
-        for lun in &self.luns {
-            let number = lun.number;
-            if number > MAX_LUN {
-                return wrong(format!("LUN {number} is over {MAX_LUN} (SAM-5 §4.7.7.3)"));
-            }
-            if !seen.insert(number) {
-                return wrong(format!("LUN {number} is described twice"));
-            }
-            if let Some(serial) = &lun.serial
-                && !(1..=MAX_SERIAL).contains(&serial.len())
-            {
-                return wrong(format!("LUN {number}: serial: 1 to {MAX_SERIAL} characters are needed"));
-            }
-        }
-        Ok(())
+        check_luns(self.name.as_str(), &self.luns)
     }
+}
+
+/// What no logical unit can see alone.
+pub(super) fn check_luns(whose: &str, luns: &[Lun]) -> Result<(), String> {
+    let wrong = |what: String| Err(format!("target {whose}: {what}"));
+    if luns.is_empty() {
+        return wrong("it has no logical unit".to_owned());
+    }
+    let mut seen = HashSet::new();
+    for lun in luns {
+        let number = lun.number;
+        if number > MAX_LUN {
+            return wrong(format!("LUN {number} is over {MAX_LUN} (SAM-5 §4.7.7.3)"));
+        }
+        if !seen.insert(number) {
+            return wrong(format!("LUN {number} is described twice"));
+        }
+        if let Some(serial) = &lun.serial
+            && !(1..=MAX_SERIAL).contains(&serial.len())
+        {
+            return wrong(format!("LUN {number}: serial: 1 to {MAX_SERIAL} characters are needed"));
+        }
+    }
+    Ok(())
 }
