@@ -65,6 +65,20 @@ pub enum BlockError {
         /// The command.
         op: BlockOp,
     },
+    /// Somebody else has reserved the blocks for himself.
+    #[error("{op} refused: the volume is reserved for others")]
+    Reserved {
+        /// The command.
+        op: BlockOp,
+    },
+    /// The medium cannot be used now; later it may.
+    #[error("{op} refused: {why}")]
+    NotReady {
+        /// The command.
+        op: BlockOp,
+        /// Why not.
+        why: &'static str,
+    },
     /// The file system, quota or memory is full.
     #[error("{op} at {offset}: no space left")]
     NoSpace {

@@ -3,10 +3,13 @@
 //!
 //! The other process is this program again, as `perf --listen` or `serve`: nothing here that a user could not do by hand.
 
+mod disk;
+mod iser;
 mod namespaces;
 mod nvme;
 mod pattern;
 mod places;
+mod srp;
 mod verbs;
 
 use std::time::Duration;
@@ -89,7 +92,13 @@ pub fn run(args: &Args) -> Result<(), CliError> {
 /// Everything over one wire.
 fn rows_of(wire: &'static str, places: &Places, seconds: Duration) -> Result<Vec<Row>, CliError> {
     let mut rows = Vec::new();
-    for (name, part) in [("verbs", verbs::rows as Part), ("NVMe over RDMA", nvme::rows as Part)] {
+    let parts: [(&str, Part); 4] = [
+        ("verbs", verbs::rows),
+        ("NVMe over RDMA", disk::rows::<nvme::Nvme>),
+        ("iSER", disk::rows::<iser::Iser>),
+        ("SRP", disk::rows::<srp::Srp>),
+    ];
+    for (name, part) in parts {
         let progress = Progress::steps(&format!("{wire}, {name}"));
         rows.extend(part(wire, places, seconds)?);
         drop(progress);

@@ -4,7 +4,7 @@
 //! `everywire_iscsi`'s, the sockets are `socket`'s.
 
 mod attach;
-mod bench;
+pub mod bench;
 mod discover;
 mod info;
 mod io;

@@ -102,12 +102,14 @@ fn launch(
     };
     let mut line = String::new();
     // One line, or the end of the output.
-    let read = BufReader::new(out).read_line(&mut line);
+    let mut out = BufReader::new(out);
+    let read = out.read_line(&mut line);
     let said = line.strip_prefix(READY).unwrap_or_default();
     let addr = said.split([',', '\n']).next().and_then(|text| text.trim().parse::<PeerName>().ok());
     let addr = addr.map(|name| name.socket_addr(0));
     if let (Ok(_), Some(addr)) = (read, addr) {
-        // What it has to say later is passed on.
+        // What else it prints is read, so that it has somebody to print to; what it has to say later is passed on.
+        std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         std::thread::spawn(move || std::io::copy(&mut err, &mut std::io::stderr()));
         return Ok(Ok(SecondProcess { child, stdin, addr }));
     }

@@ -7,6 +7,7 @@ pub mod config;
 mod iscsi;
 mod srp;
 mod target;
+mod units;
 
 pub use target::memory_warning;
 
@@ -23,6 +24,7 @@ use crate::error::{CliError, print};
 use crate::second;
 use config::srp::SrpFlags;
 use config::{Config, Flags};
+use units::Units;
 
 /// Flags of `everywire serve`.
 #[derive(Debug, clap::Args)]
@@ -31,12 +33,17 @@ use config::{Config, Flags};
     everywire serve --device rocev2:192.0.2.7 --nvme nqn.2026-11.example:disk=file:/srv/disk.img\n  \
     everywire serve --iscsi iqn.2026-11.example:disk=ram:256MiB --tcp 127.0.0.1\n  \
     everywire serve --device rocev2:192.0.2.7 --srp disk=ram:256MiB\n  \
+    everywire serve --volume disk=ram:256MiB --nvme nqn.2026-11.example:disk=volume:disk \\\n    \
+    --iscsi iqn.2026-11.example:disk=volume:disk --srp disk=volume:disk\n  \
     everywire serve target.toml\n\n\
     Then, on a Linux host: nvme connect -t rdma -a 192.0.2.7 -s 4420 -n nqn.2026-11.example:disk\n\
     or here: everywire nvme discover 127.0.0.1\n\n\
     Backends: ram:SIZE[,bs=4096], file:PATH[,ro][,size=SIZE][,bs=4096][,write-through][,buffered], null:SIZE.\n\n\
     A configuration file has the same, and more (`everywire check FILE` reads it without opening anything):\n\n  \
     devices = [\"rocev2:192.0.2.7\", \"rocev2:2001:db8::7\"]\n\n  \
+    [[volume]]                   # what several may serve, by backend = \"volume:disk\"\n  \
+    name = \"disk\"\n  \
+    backend = \"ram:256MiB\"       # serial, removable, reservations as of a logical unit\n\n  \
     [nvme]\n  \
     port = 4420                  # the default\n  \
     max_io_queues = 64           # of a host\n  \
@@ -53,9 +60,17 @@ use config::{Config, Flags};
     uuid = \"…\"                   # derived, and stable, if left out\n\n  \
     [iscsi]\n  \
     portals = [\"192.0.2.7\"]       # of TCP, port 3260 if left out; iSER is on port 3260 of each device\n  \
-    ping = 15                    # seconds of silence before an initiator is asked for a sign of life\n\n  \
+    ping = 15                    # seconds of silence before an initiator is asked for a sign of life\n  \
+    discovery_chap = [{ name = \"user\", secret_file = \"/etc/secret\" }]  # left out: anybody\n\n  \
     [[iscsi.target]]\n  \
-    name = \"iqn.2026-11.example:disk\"\n\n  \
+    name = \"iqn.2026-11.example:disk\"\n  \
+    chap = [{ name = \"user\", secret_file = \"/etc/secret\" }]        # left out: none needed\n  \
+    chap_target = { name = \"disk\", secret_file = \"/etc/other\" }    # mutual CHAP\n\n  \
+    [[iscsi.target.access]]      # the first that fits decides; left out: everybody sees all\n  \
+    initiators = [\"iqn.2026-11.example:host\"]\n  \
+    addresses = [\"192.0.2.0/24\"]\n  \
+    deny = false\n  \
+    luns = { 0 = 3 }             # this initiator's LUN 0 is the target's LUN 3; left out: all\n\n  \
     [[iscsi.target.lun]]\n  \
     backend = \"file:/srv/disk.img\"\n  \
     lun = 0                      # the next free one if left out\n  \
@@ -69,6 +84,9 @@ use config::{Config, Flags};
     name = \"disk\"\n  \
     id_ext = \"0002c90300000002\"   # derived from the name if left out\n  \
     initiators = [\"INITIATOR_EXT:GUID\"]  # left out: any initiator\n\n  \
+    [[srp.target.access]]        # in place of `initiators`: what each sees\n  \
+    initiators = [\"INITIATOR_EXT:GUID\"]\n  \
+    luns = { 0 = 3 }\n\n  \
     [[srp.target.lun]]            # as of iSCSI\n  \
     backend = \"file:/srv/disk.img\"")]
 pub struct Args {
@@ -77,6 +95,9 @@ pub struct Args {
     /// A device to serve on, instead of those of the file; may be repeated [default: rocev2:127.0.0.1].
     #[arg(long, value_name = "WIRE:ADDRESS")]
     device: Vec<String>,
+    /// Give a backend a name, by which NVMe, iSCSI and SRP may serve it at once (`volume:NAME` in place of a backend).
+    #[arg(long, value_name = "NAME=BACKEND")]
+    volume: Vec<String>,
     /// Serve a namespace; may be repeated, also with the same NQN.
     #[arg(long, value_name = "NQN=BACKEND")]
     nvme: Vec<String>,
@@ -111,14 +132,16 @@ pub struct Args {
 }
 
 /// The command line of a target that ends with its parent.
-pub fn arguments(device: &str, export: &str) -> Vec<String> {
-    ["serve", "--until-stdin-ends", "--device", device, "--nvme", export].map(str::to_owned).to_vec()
+pub fn arguments<S: AsRef<str>>(device: &str, exports: &[S]) -> Vec<String> {
+    let first = ["serve", "--until-stdin-ends", "--device", device];
+    first.into_iter().chain(exports.iter().map(AsRef::as_ref)).map(str::to_owned).collect()
 }
 
 /// Serves until it is told to stop.
 pub fn run(args: &Args) -> Result<(), CliError> {
     let flags = Flags {
         devices: &args.device,
+        volumes: &args.volume,
         exports: &args.nvme,
         nvme_port: args.nvme_port,
         iscsi: &args.iscsi,
@@ -151,9 +174,10 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     if let Some(warning) = memory_warning(&config) {
         tracing::warn!("{warning}");
     }
-    let target = target::open(&config)?;
-    let units = iscsi::open(&config.iscsi)?;
-    let srp_units = srp::open(&config.srp)?;
+    let mut units = Units::open(&config.volumes)?;
+    let target = target::open(&config, &units)?;
+    let iscsi = iscsi::open(&config.iscsi, &mut units)?;
+    let srp = srp::open(&config.srp, &mut units)?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     for host in &hosts {
         host.run(&runtime).map_err(CliError::failed)?;
@@ -162,8 +186,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     runtime.block_on(async {
         // Signals count from before the first line of output, so that whoever reads it may send one.
         let mut signals = Signals::new()?;
-        let iscsi = units.listen(&rt, &config.iscsi, &hosts).await?;
-        let srp = srp_units.listen(&rt, &hosts, config.srp.port)?;
+        units.drive(&rt);
+        let iscsi = iscsi.listen(&rt, &config.iscsi, &hosts).await?;
+        let srp = srp.listen(&rt, &hosts, config.srp.port)?;
         let nvme = NvmeTarget::new(rt, target, TargetOptions::default());
         // Whoever serves SCSI alone need not answer NVMe's discovery.
         if !config.subsystems.is_empty() {
@@ -178,6 +203,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
             iscsi.shutdown().await;
             srp.shutdown().await;
             nvme.shutdown().await;
+            units.flush().await;
         };
         match select(std::pin::pin!(stopped), signals.next()).await {
             Either::First(()) => {

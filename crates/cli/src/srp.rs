@@ -4,7 +4,7 @@
 //! protocol is `everywire_srp::rdma`'s.
 
 mod attach;
-mod bench;
+pub mod bench;
 mod discover;
 mod info;
 mod io;

@@ -21,7 +21,17 @@ fn every_row_is_verified() {
         everywire_testkit::skipped(format_args!("RoCE v1: {}", left_out[0]["why"]));
     }
     for wire in WIRES.into_iter().chain(rocev1) {
-        for part in ["RC WRITE", "RC READ", "RC SEND", "NVMe write", "NVMe read"] {
+        for part in [
+            "RC WRITE",
+            "RC READ",
+            "RC SEND",
+            "NVMe write",
+            "NVMe read",
+            "iSER write",
+            "iSER read",
+            "SRP write",
+            "SRP read",
+        ] {
             let is_it = |row: &&serde_json::Value| {
                 row["wire"] == wire && row["protocol"].as_str().unwrap().starts_with(part)
             };
@@ -40,7 +50,7 @@ fn a_table_for_people() {
     let text = outcome.text();
     let said = text.lines().filter(|line| line.contains("left out: ")).count();
     let wires = WIRES.len() + usize::from(said == 0);
-    assert_eq!(text.lines().count(), 1 + 5 * wires + said, "{text}");
+    assert_eq!(text.lines().count(), 1 + 9 * wires + said, "{text}");
     assert!(text.starts_with("wire "), "{text}");
     assert_eq!(outcome.stderr, "", "quiet in a pipe");
     let refused = run(&["demo", "--device", "rocev1:eth0/10.97.0.1"]).expect(2);

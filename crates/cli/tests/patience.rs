@@ -11,7 +11,17 @@ use common::{Server, ip, run};
 fn pairs(wire: &str, own: &str, server: &str) -> Vec<(Vec<String>, Vec<String>)> {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let (from, at) = (format!("--device {wire}:{own}"), format!("--device {wire}:{server}"));
+    let iqn = "iqn.2026-11.example:disk";
+    let (id, ids) = ("1:2", "--srp-id-ext 1 --srp-ioc-guid 2");
     vec![
+        (
+            words(&format!("iscsi login {from} {server} {iqn}")),
+            words(&format!("serve {at} --iscsi {iqn}=ram:1MiB")),
+        ),
+        (
+            words(&format!("srp info {from} {server} {id}")),
+            words(&format!("serve {at} --srp disk=ram:1MiB {ids}")),
+        ),
         (
             words(&format!("nvme discover {from} {server}")),
             words(&format!("serve {at} --nvme nqn.2026-11.example:disk=ram:1MiB")),
@@ -49,10 +59,26 @@ fn a_server_that_comes_a_moment_later_is_found() {
     }
 }
 
+/// iSCSI over TCP: a port that nobody has is refused by the kernel.
+#[test]
+fn a_portal_of_tcp_that_comes_a_moment_later_is_found() {
+    let portal = ip(5);
+    let discover = move || run(&["iscsi", "discover", &portal]);
+    let early = std::thread::spawn(discover.clone());
+    std::thread::sleep(Duration::from_millis(250));
+    let _server = Server::start(&["serve", "--iscsi", "iqn.2026-11.example:disk=ram:1MiB", "--tcp", &ip(5)]);
+    let said = early.join().expect("the client").expect(0);
+    assert!(said.text().contains("iqn.2026-11.example:disk"), "{}", said.text());
+    let start = Instant::now();
+    let outcome = run(&["iscsi", "discover", &ip(6)]).expect(3);
+    assert!(outcome.stderr.contains("it was tried for 1s"), "{}", outcome.stderr);
+    assert!(start.elapsed() >= Duration::from_secs(1));
+}
+
 #[test]
 fn a_server_that_never_comes_is_told_of_after_a_second() {
     for wire in ["rocev2", "iwarp"] {
-        for (client, _) in pairs(wire, &ip(4), &ip(3)).into_iter().take(4) {
+        for (client, _) in pairs(wire, &ip(4), &ip(3)).into_iter().take(6) {
             let start = Instant::now();
             let outcome = run(&texts(&client)).expect(3);
             assert!(outcome.stderr.contains("it was tried for 1s"), "{client:?}: {}", outcome.stderr);

@@ -13,6 +13,10 @@ use std::task::Waker;
 /// Most tasks of one logical unit, from all nexuses; the next one is answered with TASK SET FULL.
 pub const MAX_TASKS: usize = 16384;
 
+/// The nexus of tasks that came by a protocol that is not SCSI: its task management is not SCSI's either, so that no function
+/// aborts them.
+pub(crate) const OUTSIDER: u64 = u64::MAX;
+
 /// Task attribute. SAM-5 §8.7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attribute {
@@ -189,7 +193,7 @@ impl TaskSet {
     ) -> (Vec<u64>, Vec<u64>) {
         let (mut running, mut nexuses) = (Vec::new(), Vec::new());
         for (&id, entry) in &mut self.entries {
-            if entry.aborted.is_some() || !which(entry.nexus, entry.tag) {
+            if entry.aborted.is_some() || entry.nexus == OUTSIDER || !which(entry.nexus, entry.tag) {
                 continue;
             }
             if entry.state == State::Running {

@@ -11,7 +11,7 @@ use everywire_block::parse_size;
 use everywire_iscsi::initiator::Disk;
 use everywire_verbs::rt::Rt;
 
-use super::{Ground, Place, failed};
+use super::{Place, failed};
 use crate::bench::{Load, Measured, Pattern, Places};
 use crate::device::DeviceArgs;
 use crate::error::{CliError, print};
@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::samples::Samples;
 use crate::second::SecondProcess;
 use crate::second::places::{self, ByHand};
+use crate::serve;
 
 /// What a target of its own serves.
 const OWN_TARGET: &str = "iqn.2026-11.net.everywire:bench=ram:256MiB";
@@ -95,7 +96,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         }
         let progress = Progress::time("measuring", duration);
         let load = Load { pattern: args.rw, block_size: args.block_size, depth: args.depth, duration };
-        let measured = measure(load, &ground, &disk).await;
+        let measured = measure(load, &ground.rt(), &disk).await;
         drop(progress);
         let reconnects = session.reconnects();
         session.logout().await;
@@ -109,7 +110,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
 }
 
 fn arguments(device: &str) -> Vec<String> {
-    ["serve", "--until-stdin-ends", "--device", device, "--iscsi", OWN_TARGET].map(str::to_owned).to_vec()
+    serve::arguments(device, &["--iscsi", OWN_TARGET])
 }
 
 impl OptionalPlace {
@@ -145,7 +146,8 @@ struct Shared {
     deadline: Instant,
 }
 
-async fn measure(load: Load, ground: &Ground, disk: &Disk) -> Result<Measured, CliError> {
+/// Measures one logical unit.
+pub async fn measure(load: Load, rt: &Rt, disk: &Disk) -> Result<Measured, CliError> {
     let block = u64::from(disk.capacity().block_size);
     if load.block_size == 0 || !load.block_size.is_multiple_of(block) || load.block_size > MOST {
         return Err(CliError::usage(format_args!(
@@ -154,7 +156,6 @@ async fn measure(load: Load, ground: &Ground, disk: &Disk) -> Result<Measured, C
         )));
     }
     let places = Places::new(&load, disk.capacity().bytes())?;
-    let rt = ground.rt();
     let start = rt.now();
     let shared = Rc::new(Shared { disk: disk.clone(), load, places, deadline: start + load.duration });
     let tasks: Vec<_> = (0..load.depth).map(|_| rt.spawn(shared.clone().work(rt.clone()))).collect();

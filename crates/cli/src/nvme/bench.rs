@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         Some(_) => None,
         None => {
             let devices = places::beside(args.device.device.as_deref(), BY_HAND)?;
-            Some(SecondProcess::start(&devices, |device| serve::arguments(device, OWN_TARGET))?)
+            Some(SecondProcess::start(&devices, |device| serve::arguments(device, &["--nvme", OWN_TARGET]))?)
         }
     };
     let place = args.place(second.as_ref())?;

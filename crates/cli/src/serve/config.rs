@@ -3,10 +3,13 @@
 //! Unknown keys are mistakes, and named with their line. What the parts decide (NQN syntax, backend texts, device names) is asked
 //! of the parts, so that `everywire check` and `everywire serve` never differ.
 
+pub mod access;
 mod devices;
 mod fields;
 pub mod iscsi;
+mod nvme;
 pub mod srp;
+pub mod volume;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -15,20 +18,13 @@ use std::path::Path;
 
 use everywire_block::{BackendSpec, FileIdentity};
 use everywire_net::DeviceSpec;
-use everywire_nvmeof::Nqn;
-use everywire_verbs::DeviceLimits;
 use serde::Deserialize;
-use uuid::Uuid;
 
 use super::target;
 use crate::error::CliError;
+pub use nvme::{NVME_PORT, Subsystem};
+use volume::{Source, Volume, VolumeFile};
 
-/// NVMe over RDMA's port (IANA).
-pub const NVME_PORT: u16 = 4420;
-/// Smallest queue limit: a host's admin queue has 32 entries.
-const MIN_QUEUE_ENTRIES: u16 = 32;
-/// Most in-capsule data: every receive of every queue has room for it.
-const MAX_IN_CAPSULE: u32 = 64 << 10;
 /// Most bytes of a configuration file.
 const MAX_FILE: u64 = 1 << 20;
 /// Where a target listens if nothing is said.
@@ -41,94 +37,13 @@ struct File {
     #[serde(default)]
     devices: Vec<String>,
     #[serde(default)]
-    nvme: NvmeFile,
+    volume: Vec<VolumeFile>,
+    #[serde(default)]
+    nvme: nvme::NvmeFile,
     #[serde(default)]
     iscsi: iscsi::IscsiFile,
     #[serde(default)]
     srp: srp::SrpFile,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NvmeFile {
-    #[serde(default = "default_port", deserialize_with = "fields::port")]
-    port: u16,
-    #[serde(default, deserialize_with = "fields::max_queue_entries")]
-    max_queue_entries: Option<u16>,
-    #[serde(default, deserialize_with = "fields::max_io_queues")]
-    max_io_queues: Option<u16>,
-    #[serde(default, deserialize_with = "fields::in_capsule_data")]
-    in_capsule_data: Option<u32>,
-    #[serde(default)]
-    subsystem: Vec<SubsystemFile>,
-}
-
-impl Default for NvmeFile {
-    fn default() -> NvmeFile {
-        NvmeFile {
-            port: NVME_PORT,
-            max_queue_entries: None,
-            max_io_queues: None,
-            in_capsule_data: None,
-            subsystem: Vec::new(),
-        }
-    }
-}
-
-fn default_port() -> u16 {
-    NVME_PORT
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SubsystemFile {
-    nqn: String,
-    #[serde(default, deserialize_with = "fields::serial")]
-    serial: Option<String>,
-    #[serde(default, deserialize_with = "fields::model")]
-    model: Option<String>,
-    #[serde(default, deserialize_with = "fields::hosts")]
-    hosts: Option<Vec<String>>,
-    #[serde(default)]
-    namespace: Vec<NamespaceFile>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NamespaceFile {
-    #[serde(default, deserialize_with = "fields::nsid")]
-    nsid: Option<u32>,
-    backend: String,
-    #[serde(default, deserialize_with = "fields::uuid")]
-    uuid: Option<Uuid>,
-}
-
-/// A namespace to serve.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Namespace {
-    /// Its number; the next free one if `None`.
-    pub nsid: Option<u32>,
-    /// Its blocks.
-    pub backend: BackendSpec,
-    /// The same, as written.
-    pub backend_text: String,
-    /// Its UUID; derived if `None`.
-    pub uuid: Option<Uuid>,
-}
-
-/// A subsystem to serve.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Subsystem {
-    /// Its name.
-    pub nqn: Nqn,
-    /// Serial number; derived if `None`.
-    pub serial: Option<String>,
-    /// Model number.
-    pub model: Option<String>,
-    /// Hosts that may connect; all if `None`.
-    pub hosts: Option<Vec<Nqn>>,
-    /// Its namespaces.
-    pub namespaces: Vec<Namespace>,
 }
 
 /// Everything that a server needs, checked.
@@ -136,6 +51,8 @@ pub struct Subsystem {
 pub struct Config {
     /// Device names.
     pub devices: Vec<String>,
+    /// What more than one may serve.
+    pub volumes: Vec<Volume>,
     /// Port of NVMe over RDMA.
     pub nvme_port: u16,
     /// Largest queue, if limited.
@@ -157,6 +74,8 @@ pub struct Config {
 pub struct Flags<'a> {
     /// Device names.
     pub devices: &'a [String],
+    /// `NAME=BACKEND`.
+    pub volumes: &'a [String],
     /// `NQN=BACKEND`.
     pub exports: &'a [String],
     /// Port of NVMe over RDMA.
@@ -185,20 +104,26 @@ impl Config {
         let iscsi = iscsi::resolve(file.iscsi, flags).map_err(wrong)?;
         let srp = srp::resolve(file.srp, &flags.srp).map_err(wrong)?;
         let rdma = !srp.targets.is_empty() || !file.nvme.subsystem.is_empty() || !flags.exports.is_empty();
-        let only_tcp = !iscsi.targets.is_empty() && !rdma;
+        let only_tcp = !iscsi.targets.is_empty() && !iscsi.portals.is_empty() && !rdma;
         if names.is_empty() && !only_tcp {
             names.push(DEFAULT_DEVICE.to_owned());
         }
         for name in &names {
             DeviceSpec::parse(name).map_err(|e| wrong(e.to_string()))?;
         }
-        let mut subsystems =
-            file.nvme.subsystem.into_iter().map(subsystem).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+        let mut subsystems = file
+            .nvme
+            .subsystem
+            .into_iter()
+            .map(nvme::subsystem)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(wrong)?;
         for text in flags.exports {
-            add_export(&mut subsystems, text).map_err(CliError::usage)?;
+            nvme::add_export(&mut subsystems, text).map_err(CliError::usage)?;
         }
         let mut config = Config {
             devices: names,
+            volumes: volume::resolve(file.volume, flags.volumes).map_err(wrong)?,
             nvme_port: flags.nvme_port.unwrap_or(file.nvme.port),
             max_queue_entries: file.nvme.max_queue_entries,
             max_io_queues: file.nvme.max_io_queues,
@@ -228,30 +153,8 @@ impl Config {
         devices::check_addresses(&self.devices)?;
         self.srp.check()?;
         self.check_limits()?;
-        let mut seen = HashSet::new();
-        if let Some(twice) = self.subsystems.iter().find(|s| !seen.insert(s.nqn.as_str())) {
-            return Err(format!("subsystem {} is described twice", twice.nqn));
-        }
-        for subsystem in &self.subsystems {
-            let mut seen = HashSet::new();
-            if let Some(twice) =
-                subsystem.namespaces.iter().filter_map(|n| n.nsid).find(|nsid| !seen.insert(*nsid))
-            {
-                return Err(format!("subsystem {}: namespace {twice} is described twice", subsystem.nqn));
-            }
-            let mut seen = HashSet::new();
-            if let Some(twice) =
-                subsystem.namespaces.iter().filter_map(|n| n.uuid).find(|uuid| !seen.insert(*uuid))
-            {
-                return Err(format!(
-                    "subsystem {}: uuid {twice} is given to two namespaces; hosts would take them for one",
-                    subsystem.nqn
-                ));
-            }
-            if subsystem.namespaces.is_empty() {
-                return Err(format!("subsystem {} has no namespace", subsystem.nqn));
-            }
-        }
+        nvme::check_subsystems(&self.subsystems)?;
+        volume::check(&self.volumes, &self.sources().collect::<Vec<_>>())?;
         self.check_files()
     }
 
@@ -264,10 +167,13 @@ impl Config {
             {
                 let (path, other) = (path.display(), other.display());
                 return Err(if path.to_string() == other.to_string() {
-                    format!("{path} is the backend of two namespaces; a file has one writer")
+                    format!(
+                        "{path} is the backend of two namespaces or logical units; a file has one writer, and a [[volume]] serves many"
+                    )
                 } else {
                     format!(
-                        "{path} and {other} are one file, and the backend of two namespaces; a file has one writer"
+                        "{path} and {other} are one file, and the backend of two namespaces or logical units; a file has one writer, \
+                         and a [[volume]] serves many"
                     )
                 });
             }
@@ -275,12 +181,27 @@ impl Config {
         Ok(())
     }
 
+    /// What namespaces and logical units are made of, and whose each is.
+    fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+        let namespaces = self
+            .subsystems
+            .iter()
+            .flat_map(|one| one.namespaces.iter().map(|namespace| (one.nqn.as_str(), &namespace.backend)));
+        let iscsi = self.iscsi.targets.iter().map(|target| (target.name.as_str(), &target.luns));
+        let srp = self.srp.targets.iter().map(|target| (target.name.as_str(), &target.luns));
+        let luns = iscsi.chain(srp);
+        namespaces.chain(luns.flat_map(|(name, luns)| luns.iter().map(move |lun| (name, &lun.backend))))
+    }
+
+    /// Every backend, with whom it serves.
+    pub fn backends(&self) -> impl Iterator<Item = (&str, &BackendSpec)> {
+        let volumes = self.volumes.iter().map(|volume| (volume.name.as_str(), &volume.backend));
+        volumes.chain(self.sources().filter_map(|(whose, source)| Some((whose, source.own()?))))
+    }
+
     /// The files of all backends that can be looked at, and whether they are only read.
     fn files(&self) -> impl Iterator<Item = (&Path, bool, FileIdentity)> {
-        let namespaces = self.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-        let luns = self.iscsi.targets.iter().flat_map(|target| &target.luns);
-        let luns = luns.chain(self.srp.targets.iter().flat_map(|target| &target.luns));
-        namespaces.map(|one| &one.backend).chain(luns.map(|one| &one.backend)).filter_map(|backend| {
+        self.backends().filter_map(|(_, backend)| {
             let BackendSpec::File { path, options } = backend else { return None };
             Some((path.as_path(), options.read_only, FileIdentity::of(path).ok()?))
         })
@@ -290,35 +211,6 @@ impl Config {
     pub fn backend_at(&self, capture: &Path) -> Option<&Path> {
         let wanted = FileIdentity::of(capture).ok()?;
         self.files().find(|(.., identity)| *identity == wanted).map(|(path, ..)| path)
-    }
-}
-
-impl Config {
-    /// Limits that would make a target nobody can use.
-    fn check_limits(&self) -> Result<(), String> {
-        if self.nvme_port == 0 {
-            return Err("nvme.port: 0 is no port that hosts could be told".to_owned());
-        }
-        if self.max_queue_entries.is_some_and(|entries| entries < MIN_QUEUE_ENTRIES) {
-            return Err(format!("nvme.max_queue_entries: at least {MIN_QUEUE_ENTRIES} (NVMe-oF 1.1 §3.3)"));
-        }
-        let device = DeviceLimits::default().max_qp_wr;
-        if let Some(entries) = self.max_queue_entries.filter(|&entries| u32::from(entries) > device) {
-            return Err(format!(
-                "nvme.max_queue_entries: {entries} is more than a queue of a device has work requests, {device}"
-            ));
-        }
-        if self.max_io_queues == Some(0) {
-            return Err("nvme.max_io_queues: a host needs at least one I/O queue".to_owned());
-        }
-        if let Some(bytes) = self.in_capsule_data
-            && (!bytes.is_multiple_of(16) || bytes > MAX_IN_CAPSULE)
-        {
-            return Err(format!(
-                "nvme.in_capsule_data: {bytes} is not a multiple of 16 up to {MAX_IN_CAPSULE} (IOCCSZ counts 16 bytes)"
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -337,46 +229,6 @@ fn read(path: &Path) -> Result<File, CliError> {
 fn parse(text: &str, whence: &str) -> Result<File, CliError> {
     // The error names line and column, shows the line, and lists the keys that exist there.
     toml::from_str(text).map_err(|e| CliError::usage(format_args!("{whence}: {e}")))
-}
-
-fn subsystem(file: SubsystemFile) -> Result<Subsystem, String> {
-    let nqn = parse_nqn(&file.nqn)?;
-    let namespaces = file.namespace.into_iter().map(|n| namespace(&nqn, n)).collect::<Result<Vec<_>, _>>()?;
-    let hosts = match file.hosts {
-        Some(hosts) => Some(hosts.iter().map(|host| parse_nqn(host)).collect::<Result<Vec<_>, _>>()?),
-        None => None,
-    };
-    Ok(Subsystem { nqn, serial: file.serial, model: file.model, hosts, namespaces })
-}
-
-fn namespace(nqn: &Nqn, file: NamespaceFile) -> Result<Namespace, String> {
-    let backend = BackendSpec::parse(&file.backend).map_err(|e| format!("subsystem {nqn}: {e}"))?;
-    Ok(Namespace { nsid: file.nsid, backend, backend_text: file.backend, uuid: file.uuid })
-}
-
-/// `NQN=BACKEND`: a namespace more of the subsystem of that name.
-fn add_export(subsystems: &mut Vec<Subsystem>, text: &str) -> Result<(), String> {
-    let (nqn, backend_text) = text
-        .split_once('=')
-        .ok_or_else(|| format!("--nvme {text}: NQN=BACKEND is needed, as in NQN=ram:256MiB"))?;
-    let nqn = parse_nqn(nqn).map_err(|e| format!("--nvme {text}: {e}"))?;
-    let backend = BackendSpec::parse(backend_text).map_err(|e| format!("--nvme {text}: {e}"))?;
-    let namespace = Namespace { nsid: None, backend, backend_text: backend_text.to_owned(), uuid: None };
-    match subsystems.iter_mut().find(|s| s.nqn == nqn) {
-        Some(subsystem) => subsystem.namespaces.push(namespace),
-        None => subsystems.push(Subsystem {
-            nqn,
-            serial: None,
-            model: None,
-            hosts: None,
-            namespaces: vec![namespace],
-        }),
-    }
-    Ok(())
-}
-
-fn parse_nqn(text: &str) -> Result<Nqn, String> {
-    text.parse().map_err(|e| format!("`{text}`: {e}"))
 }
 
 #[cfg(test)]

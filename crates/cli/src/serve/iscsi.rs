@@ -1,89 +1,70 @@
-//! iSCSI within `everywire serve`: logical units from the configuration, the TCP listeners of its portals, and iSER on every
+//! iSCSI within `everywire serve`: targets from the configuration with their rules, the TCP listeners of its portals, and iSER on every
 //! device.
 //!
 //! Every portal is in portal group 1. A portal that cannot be opened ends the start with its address (IS-01, OP-07).
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::rc::Rc;
 
-use everywire_block::{Backend, BackendSpec};
 use everywire_iscsi::PORT;
+use everywire_iscsi::login::chap::ChapPolicy;
 use everywire_iscsi::rdma::{RdmaOptions, RdmaPortal};
-use everywire_iscsi::target::{LunDevice, Node, Portal, Target, TargetOptions};
+use everywire_iscsi::target::{Device, LunDevice, Node, Portal, Rule, Target, TargetOptions};
 use everywire_net::{Host, route};
 use everywire_nvmeof::Scoped;
-use everywire_scsi::lun::{LogicalUnit, LunConfig};
-use everywire_scsi::reservations::FileStore;
-use everywire_scsi::target::Target as ScsiTarget;
 use everywire_verbs::Wire;
 use everywire_verbs::rt::Rt;
 use tokio::net::TcpListener;
 
-use super::config::iscsi::{Iscsi, Lun, Target as TargetConfig};
+use super::config::iscsi::{Iscsi, Target as TargetConfig};
+use super::units::{Numbered, Units};
 use crate::error::{CliError, print};
 use crate::iscsi::socket::TcpBytes;
 
 /// What a listener waits after a connection that could not be taken (too many open files).
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// The logical units of all targets, opened.
+/// The logical units of all targets, opened, and their secrets.
 pub struct Opened {
-    units: Vec<(TargetConfig, Numbered)>,
+    targets: Vec<(TargetConfig, Numbered, ChapPolicy)>,
+    discovery_chap: ChapPolicy,
 }
-
-/// Logical units by number.
-pub type Numbered = Vec<(u16, Arc<LogicalUnit>)>;
 
 /// What listens.
 pub struct Served {
     target: Target,
-    backends: Vec<Arc<dyn Backend>>,
     /// They listen until they are dropped.
     rdma: RefCell<Vec<RdmaPortal>>,
 }
 
-/// Opens every backend.
-pub fn open(config: &Iscsi) -> Result<Opened, CliError> {
-    let mut units = Vec::new();
+/// Opens the logical units of every target.
+pub fn open(config: &Iscsi, units: &mut Units) -> Result<Opened, CliError> {
+    let mut targets = Vec::new();
     for target in &config.targets {
-        units.push((target.clone(), open_units(target.name.as_str(), &target.luns)?));
+        let numbered = units.of(target.name.as_str(), &target.luns)?;
+        targets.push((target.clone(), numbered, target.chap.read().map_err(CliError::usage)?));
     }
-    Ok(Opened { units })
+    Ok(Opened { targets, discovery_chap: config.discovery_chap.read().map_err(CliError::usage)? })
 }
 
-/// Opens the backends of the logical units of the target `whose`.
-pub fn open_units(whose: &str, luns: &[Lun]) -> Result<Numbered, CliError> {
-    luns.iter().map(|lun| Ok((lun.number, unit(whose, lun)?))).collect()
-}
-
-fn unit(whose: &str, lun: &Lun) -> Result<Arc<LogicalUnit>, CliError> {
-    let who = format!("target {whose} LUN {}", lun.number);
-    let backend = lun.backend.open().map_err(|e| CliError::failed(format_args!("{who}: {e}")))?;
-    let store = reservations(lun).map(|path| Arc::new(FileStore::new(path)) as Arc<_>);
-    let config = LunConfig {
-        serial: lun.serial.clone(),
-        removable: lun.removable,
-        // Memory is written whole or, when the power goes, not at all.
-        atomic_writes: matches!(lun.backend, BackendSpec::Ram { .. }),
-        store,
-        ..LunConfig::new(format!("{whose}/{}", lun.number), backend)
-    };
-    LogicalUnit::new(config).map_err(|e| CliError::failed(format_args!("{who}: {e}")))
-}
-
-/// Where reservations that outlive a restart are kept: beside an image file, if nothing else is said.
-fn reservations(lun: &Lun) -> Option<PathBuf> {
-    let beside = match &lun.backend {
-        BackendSpec::File { path, options } if !options.read_only && path.is_file() => {
-            let mut name = path.clone().into_os_string();
-            name.push(".reservations");
-            Some(name.into())
-        }
-        _ => None,
-    };
-    lun.reservations.clone().or(beside)
+/// A target with its rules.
+fn node(target: TargetConfig, units: &Numbered, chap: ChapPolicy) -> Result<Node, CliError> {
+    let device = LunDevice::new(target.name.clone(), units.map(None)?);
+    let mut rules = Vec::new();
+    for rule in target.access {
+        let shown = match &rule.luns {
+            Some(seen) => Some(device.showing(units.map(Some(seen))?) as Rc<dyn Device>),
+            None => None,
+        };
+        rules.push(Rule {
+            initiators: rule.initiators,
+            addresses: rule.addresses,
+            deny: rule.deny,
+            device: shown,
+        });
+    }
+    Ok(Node { alias: target.alias, chap, rules, ..Node::new(target.name, device) })
 }
 
 impl Opened {
@@ -93,18 +74,10 @@ impl Opened {
         if let Some(ping) = config.ping {
             (options.session.ping_after, options.session.ping_timeout) = (ping, ping);
         }
+        options.discovery_chap = self.discovery_chap;
         let target = Target::new(rt.clone(), options).map_err(CliError::usage)?;
-        let mut backends = Vec::new();
-        for (described, units) in self.units {
-            let map = ScsiTarget::new().lun_map();
-            for (number, unit) in units {
-                backends.push(unit.backend());
-                rt.spawn(unit.clone().drive());
-                map.add(number, unit).map_err(CliError::usage)?;
-            }
-            let device = LunDevice::new(described.name.clone(), map);
-            let node = Node { alias: described.alias, ..Node::new(described.name, device) };
-            target.add_node(node).map_err(CliError::usage)?;
+        for (described, units, chap) in self.targets {
+            target.add_node(node(described, &units, chap)?).map_err(CliError::usage)?;
         }
         for &address in &config.portals {
             let listener = TcpListener::bind(address)
@@ -119,7 +92,7 @@ impl Opened {
         for host in hosts.iter().filter(|_| !config.targets.is_empty()) {
             listen_rdma(&target, host, &config.portals, &mut rdma)?;
         }
-        Ok(Served { target, backends, rdma: RefCell::new(rdma) })
+        Ok(Served { target, rdma: RefCell::new(rdma) })
     }
 }
 
@@ -183,14 +156,9 @@ impl Served {
         self.target.sessions()
     }
 
-    /// Ends every session, then flushes what they wrote.
+    /// Ends every session.
     pub async fn shutdown(&self) {
         self.rdma.borrow_mut().clear();
         self.target.shutdown().await;
-        for backend in &self.backends {
-            if let Err(error) = backend.flush().await {
-                tracing::warn!("{}: {error}", backend.describe());
-            }
-        }
     }
 }

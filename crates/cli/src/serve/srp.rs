@@ -2,12 +2,8 @@
 //!
 //! What Linux's ib_srp needs to log in is printed in the words of its add_target file.
 
-use std::sync::Arc;
-
-use everywire_block::Backend;
 use everywire_net::{Host, route};
 use everywire_nvmeof::Scoped;
-use everywire_scsi::target::Target as ScsiTarget;
 use everywire_srp::PortId;
 use everywire_srp::rdma::{SrpTarget, TargetOptions};
 use everywire_srp::target::{Limits, TargetPort};
@@ -15,7 +11,7 @@ use everywire_verbs::Wire;
 use everywire_verbs::rt::Rt;
 
 use super::config::srp::{Srp, Target};
-use super::iscsi::{Numbered, open_units};
+use super::units::{Numbered, Units};
 use crate::error::{CliError, print};
 
 /// Target port group of every port.
@@ -27,13 +23,12 @@ pub struct Opened(Vec<(Target, Numbered)>);
 /// What listens.
 pub struct Served {
     target: SrpTarget,
-    backends: Vec<Arc<dyn Backend>>,
 }
 
-/// Opens every backend.
-pub fn open(config: &Srp) -> Result<Opened, CliError> {
-    let opened =
-        config.targets.iter().map(|target| Ok((target.clone(), open_units(&target.name, &target.luns)?)));
+/// Opens the logical units of every target.
+pub fn open(config: &Srp, units: &mut Units) -> Result<Opened, CliError> {
+    let targets = config.targets.iter();
+    let opened = targets.map(|target| Ok((target.clone(), units.of(&target.name, &target.luns)?)));
     opened.collect::<Result<_, CliError>>().map(Opened)
 }
 
@@ -41,22 +36,21 @@ impl Opened {
     /// Listens on every address of every device, if there is anything to serve.
     pub fn listen(self, rt: &Rt, hosts: &[Host], port: u16) -> Result<Served, CliError> {
         let target = SrpTarget::new(rt.clone(), Limits::default(), TargetOptions::default());
-        let mut backends = Vec::new();
         let mut ids = Vec::new();
         for (described, units) in self.0 {
-            let map = ScsiTarget::new().lun_map();
-            for (number, unit) in units {
-                backends.push(unit.backend());
-                rt.spawn(unit.clone().drive());
-                map.add(number, unit).map_err(CliError::usage)?;
-            }
             ids.push((described.name.clone(), described.id));
             let port =
                 TargetPort { name: described.name, id: described.id, initiators: described.initiators };
-            target.add_port(port, map, GROUP).map_err(CliError::usage)?;
+            target.add_port(port, units.map(None)?, GROUP).map_err(CliError::usage)?;
+            for rule in described.access.iter().filter(|rule| rule.luns.is_some()) {
+                let map = units.map(rule.luns.as_ref())?;
+                rule.initiators
+                    .iter()
+                    .for_each(|&initiator| target.show(described.id, initiator, map.clone()));
+            }
         }
         if ids.is_empty() {
-            return Ok(Served { target, backends });
+            return Ok(Served { target });
         }
         for host in hosts {
             offer_service(&target, rt, host, &ids)?;
@@ -73,7 +67,7 @@ impl Opened {
                 }
             }
         }
-        Ok(Served { target, backends })
+        Ok(Served { target })
     }
 }
 
@@ -98,13 +92,8 @@ impl Served {
         self.target.channels()
     }
 
-    /// Logs every initiator out, then flushes what they wrote.
+    /// Logs every initiator out.
     pub async fn shutdown(&self) {
         self.target.shutdown().await;
-        for backend in &self.backends {
-            if let Err(error) = backend.flush().await {
-                tracing::warn!("{}: {error}", backend.describe());
-            }
-        }
     }
 }

@@ -2,22 +2,30 @@
 //!
 //! A dry run, with nothing in place of every backend, is how `check` finds what the target itself would refuse.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
 use everywire_block::{Backend, BackendSpec, NullBackend, format_size};
 use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig, Target};
 
+use super::config::volume::Source;
 use super::config::{Config, Subsystem};
+use super::units::Units;
 use crate::error::CliError;
 
 /// Opens every backend and builds the target.
-pub fn open(config: &Config) -> Result<Target, CliError> {
+pub fn open(config: &Config, units: &Units) -> Result<Target, CliError> {
     let mut target = Target::new(limits(config));
     for subsystem in &config.subsystems {
         let backends = subsystem.namespaces.iter().map(|namespace| {
-            let opened = namespace.backend.open();
-            opened.map_err(|e| CliError::failed(format_args!("subsystem {}: {e}", subsystem.nqn)))
+            let failed = |e: &dyn Display| CliError::failed(format_args!("subsystem {}: {e}", subsystem.nqn));
+            match &namespace.backend {
+                Source::Own(backend) => backend.open().map_err(|e| failed(&e)),
+                Source::Volume(name) => {
+                    units.for_nvme(name).ok_or_else(|| failed(&format_args!("there is no volume {name}")))
+                }
+            }
         });
         let backends = backends.collect::<Result<Vec<_>, _>>()?;
         target.add_subsystem(&described(subsystem, backends)).map_err(CliError::usage)?;
@@ -40,9 +48,11 @@ pub fn rehearse(config: &Config) -> Result<Vec<u32>, String> {
                 ..NamespaceConfig::new(nothing)
             };
             given.push(target.add_namespace(&subsystem.nqn, &nsid).map_err(|e| e.to_string())?);
-            if let BackendSpec::File { path, options } = &namespace.backend {
-                check_file(path, options.size).map_err(|e| format!("subsystem {}: {e}", subsystem.nqn))?;
-            }
+        }
+    }
+    for (whose, backend) in config.backends() {
+        if let BackendSpec::File { path, options } = backend {
+            check_file(path, options.size).map_err(|e| format!("{whose}: {e}"))?;
         }
     }
     Ok(given)
@@ -60,11 +70,10 @@ fn check_file(path: &Path, size: Option<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// What is to be said of RAM namespaces that are larger than memory: nothing is wrong with them until they are written.
+/// What is to be said of RAM disks that are larger than memory: nothing is wrong with them until they are written.
 pub fn memory_warning(config: &Config) -> Option<String> {
-    let namespaces = config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-    let ram = namespaces.filter_map(|namespace| match namespace.backend {
-        BackendSpec::Ram { bytes, .. } => Some(bytes),
+    let ram = config.backends().filter_map(|(_, backend)| match backend {
+        BackendSpec::Ram { bytes, .. } => Some(*bytes),
         _ => None,
     });
     let ram = ram.fold(0_u64, u64::saturating_add);
@@ -74,7 +83,7 @@ pub fn memory_warning(config: &Config) -> Option<String> {
 fn warning_of(ram: u64, memory: u64) -> Option<String> {
     (ram > memory).then(|| {
         format!(
-            "ram: namespaces of {} in all, and memory of {:.1} GiB: they are sparse, but whoever writes more than that of \
+            "ram: disks of {} in all, and memory of {:.1} GiB: they are sparse, but whoever writes more than that of \
              them makes the system end this process",
             format_size(ram),
             memory as f64 / f64::from(1 << 30)

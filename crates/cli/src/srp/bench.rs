@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use everywire_block::parse_size;
-use everywire_srp::rdma::Initiator;
 use everywire_srp::rdma::initiator::Disk;
 use everywire_verbs::rt::Rt;
 
@@ -51,10 +50,11 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         let (initiator, disk) = args.place.disk(&ground).await?;
         let progress = Progress::time("measuring", duration);
         let load = Load { pattern: args.rw, block_size: args.block_size, depth: args.depth, duration };
-        let measured = measure(load, &ground.rt(), &initiator, &disk).await;
+        let measured = measure(load, &ground.rt(), &disk).await;
         drop(progress);
+        let reconnects = initiator.reconnects();
         initiator.log_out().await;
-        measured
+        measured.map(|measured| Measured { reconnects, ..measured })
     })?;
     if args.json {
         return print(measured.object(args.rw, args.depth));
@@ -70,7 +70,8 @@ struct Shared {
     deadline: Instant,
 }
 
-async fn measure(load: Load, rt: &Rt, initiator: &Initiator, disk: &Disk) -> Result<Measured, CliError> {
+/// Measures one logical unit.
+pub async fn measure(load: Load, rt: &Rt, disk: &Disk) -> Result<Measured, CliError> {
     let block = u64::from(disk.capacity().block_size);
     if load.block_size == 0 || !load.block_size.is_multiple_of(block) {
         return Err(CliError::usage(format_args!("--block-size {}: a multiple of {block}", load.block_size)));
@@ -85,8 +86,8 @@ async fn measure(load: Load, rt: &Rt, initiator: &Initiator, disk: &Disk) -> Res
         commands += done;
         samples.add(&times);
     }
-    let (elapsed, reconnects) = (rt.now() - start, initiator.reconnects());
-    Ok(Measured { commands, elapsed, block_size: load.block_size, samples, reconnects })
+    let elapsed = rt.now() - start;
+    Ok(Measured { commands, elapsed, block_size: load.block_size, samples, reconnects: 0 })
 }
 
 impl Shared {

@@ -24,13 +24,19 @@ const HEAD_OF_QUEUE: u8 = 3;
 pub struct LunDevice {
     node: IscsiName,
     map: Arc<LunMap>,
-    ports: RefCell<Vec<(u16, Arc<Port>)>>,
+    /// By portal group; the same for all that show this node's units.
+    ports: Rc<RefCell<Vec<(u16, Arc<Port>)>>>,
 }
 
 impl LunDevice {
     /// The logical units of `map`, behind the node `node`.
     pub fn new(node: IscsiName, map: Arc<LunMap>) -> Rc<LunDevice> {
-        Rc::new(LunDevice { node, map, ports: RefCell::default() })
+        Rc::new(LunDevice { node, map, ports: Rc::default() })
+    }
+
+    /// The same node as other initiators see it: by the same target ports, to the logical units of `map`, a map of the same device.
+    pub fn showing(&self, map: Arc<LunMap>) -> Rc<LunDevice> {
+        Rc::new(LunDevice { node: self.node.clone(), map, ports: self.ports.clone() })
     }
 
     /// The target port of a portal group; that of the first one should the device have no room for more.

@@ -248,8 +248,13 @@ impl Place {
     fn judge(&self, result: IoResult) -> Outcome {
         let Err(error) = result else { return Ok(0) };
         let (namespace, stats) = (&self.namespace, &self.namespace.stats);
-        stats.media_errors.set(stats.media_errors.get() + 1);
         let failure = failure(&error);
+        // A host that is kept out by others' reservation is no trouble of the medium.
+        if let BlockError::Reserved { .. } = error {
+            tracing::debug!("namespace {}: {error}", namespace.nsid);
+            return Err(failure);
+        }
+        stats.media_errors.set(stats.media_errors.get() + 1);
         let (nsid, status) = (namespace.nsid, failure.status);
         match &self.who {
             Some((who, log)) if log.may(About::Trouble) => {
@@ -268,6 +273,9 @@ fn failure(error: &BlockError) -> Failure {
         BlockError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
         BlockError::ReadOnly { .. } => Status::NAMESPACE_WRITE_PROTECTED,
         BlockError::NoSpace { .. } => Status::CAPACITY_EXCEEDED,
+        BlockError::Reserved { .. } => Status::RESERVATION_CONFLICT,
+        // Worth another attempt.
+        BlockError::NotReady { .. } => return Status::NAMESPACE_NOT_READY.into(),
         BlockError::Io { op: BlockOp::Read, .. } => Status::UNRECOVERED_READ_ERROR,
         BlockError::Io { .. } | BlockError::FlushLost { .. } => Status::WRITE_FAULT,
         _ => Status::INTERNAL_ERROR,

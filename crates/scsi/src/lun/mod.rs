@@ -10,6 +10,7 @@ mod compare;
 pub(crate) mod copy;
 mod judge;
 mod medium;
+mod outsider;
 mod persist;
 mod provisioning;
 mod report;

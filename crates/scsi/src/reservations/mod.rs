@@ -175,6 +175,13 @@ impl Reservations {
         }
     }
 
+    /// The same of somebody who has no name here, and can neither register nor reserve.
+    pub(crate) fn conflicts_with_strangers(&self, access: Access) -> bool {
+        let held =
+            self.held.as_ref().is_some_and(|held| access == Access::Write || held.kind.excludes_reads());
+        self.spc2.is_some() || held
+    }
+
     /// RESERVE (6) and (10). Gives false for RESERVATION CONFLICT.
     pub(crate) fn reserve_spc2(&mut self, nexus: &NexusName) -> bool {
         if !self.registrations.is_empty() {

@@ -9,6 +9,7 @@ mod map;
 mod nexus;
 pub(crate) mod path;
 mod port;
+mod running;
 mod task;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,8 @@ pub(crate) use nexus::Inner as NexusInner;
 pub use nexus::{Nexus, Request, Submitted};
 pub(crate) use port::Group;
 pub use port::{AccessState, MAX_PORTS, Port, PortConfig};
+pub(crate) use running::Running;
+pub(crate) use task::Slot;
 pub use task::{Outcome, Residual, Task};
 
 /// A SCSI target device.

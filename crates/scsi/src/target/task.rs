@@ -14,6 +14,7 @@ use everywire_block::{IoBuf, IoFuture};
 
 use super::NexusInner;
 use super::path::Path;
+use super::running::Running;
 use crate::lock;
 use crate::lun::{Done, LogicalUnit, Plan, Run};
 use crate::sense::{Failure, SenseData};
@@ -98,12 +99,12 @@ pub(super) struct Answer {
 /// A task's place in the task set; left when dropped.
 pub(crate) struct Slot {
     pub(crate) unit: Arc<LogicalUnit>,
-    id: u64,
+    pub(crate) id: u64,
     left: bool,
 }
 
 impl Slot {
-    pub(super) fn new(
+    pub(crate) fn new(
         unit: &Arc<LogicalUnit>,
         nexus: u64,
         tag: u64,
@@ -114,11 +115,24 @@ impl Slot {
         Some(Self { unit: unit.clone(), id, left: false })
     }
 
-    fn start(&self, waker: Option<&Waker>) -> Start {
+    pub(crate) fn start(&self, waker: Option<&Waker>) -> Start {
         lock(&self.unit.tasks).start(self.id, waker)
     }
 
-    fn leave(mut self) -> Option<Aborted> {
+    /// Waits until the task may run; how it was aborted if it was before that.
+    pub(crate) async fn started(&self) -> Option<Aborted> {
+        std::future::poll_fn(|cx| {
+            self.unit.poll_left_behind(cx);
+            match self.start(Some(cx.waker())) {
+                Start::Wait => Poll::Pending,
+                Start::Go => Poll::Ready(None),
+                Start::Aborted(aborted) => Poll::Ready(Some(aborted)),
+            }
+        })
+        .await
+    }
+
+    pub(crate) fn leave(mut self) -> Option<Aborted> {
         self.left = true;
         lock(&self.unit.tasks).remove(self.id)
     }
@@ -199,7 +213,7 @@ impl Task {
             Start::Aborted(aborted) => IoFuture::ready(execution.aborted(aborted)),
             Start::Wait => {
                 let place = execution.place();
-                IoFuture::pending(Running { future: Some(Box::pin(execution.wait_and_go())), place })
+                IoFuture::pending(Running::new(Box::pin(execution.wait_and_go()), place))
             }
         }
     }
@@ -244,7 +258,7 @@ impl Execution {
                             result.map_err(|error| self.work.slot.unit.failed(&error)).map(|()| done);
                         self.end(result)
                     };
-                    IoFuture::pending(Running { future: Some(Box::pin(future)), place })
+                    IoFuture::pending(Running::new(Box::pin(future), place))
                 }
             };
         }
@@ -252,22 +266,14 @@ impl Execution {
         let mut future: Boxed = Box::pin(self.run());
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => IoFuture::ready(outcome),
-            Poll::Pending => IoFuture::pending(Running { future: Some(future), place }),
+            Poll::Pending => IoFuture::pending(Running::new(future, place)),
         }
     }
 
     async fn wait_and_go(self) -> Option<Outcome> {
-        let unit = self.work.slot.unit.clone();
-        let start = std::future::poll_fn(|cx| {
-            unit.poll_left_behind(cx);
-            match self.work.slot.start(Some(cx.waker())) {
-                Start::Wait => Poll::Pending,
-                other => Poll::Ready(other),
-            }
-        });
-        match start.await {
-            Start::Aborted(aborted) => self.aborted(aborted),
-            _ => self.run().await,
+        match self.work.slot.started().await {
+            Some(aborted) => self.aborted(aborted),
+            None => self.run().await,
         }
     }
 
@@ -310,35 +316,3 @@ impl Execution {
 }
 
 type Boxed = Pin<Box<dyn Future<Output = Option<Outcome>> + Send>>;
-
-/// A task that runs, or waits for others to end. Dropped while it runs, it goes on in its logical unit's care.
-struct Running {
-    future: Option<Boxed>,
-    place: (Arc<LogicalUnit>, u64),
-}
-
-impl Future for Running {
-    type Output = Option<Outcome>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(future) = &mut self.future else { return Poll::Ready(None) };
-        let polled = future.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.future = None;
-        }
-        polled
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let (unit, id) = &self.place;
-        if let Some(mut future) = self.future.take()
-            && unit.give_up(*id)
-        {
-            unit.leave_behind(Box::pin(async move {
-                std::future::poll_fn(|cx| future.as_mut().poll(cx)).await;
-            }));
-        }
-    }
-}

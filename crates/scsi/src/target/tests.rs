@@ -6,6 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use everywire_block::{IoFuture, RamBackend, SharedBuffer};
 
+mod outsider;
+
 use super::*;
 use crate::lun::{LogicalUnit, LunConfig};
 use crate::reservations::MemoryStore;

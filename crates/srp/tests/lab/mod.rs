@@ -48,7 +48,25 @@ impl Lab {
         Self::on(seed, Arc::new(RamBackend::new(512, 65536).expect("fits")), limits, options)
     }
 
+    /// Nobody listens yet.
+    pub fn bare(seed: u64) -> Self {
+        let backend = Arc::new(RamBackend::new(512, 65536).expect("fits"));
+        Self::idle(seed, backend, Limits::default(), TargetOptions::default())
+    }
+
     pub fn on(seed: u64, backend: Arc<dyn Backend>, limits: Limits, options: TargetOptions) -> Self {
+        let lab = Self::idle(seed, backend, limits, options);
+        lab.serve();
+        lab
+    }
+
+    /// Another target port to the same logical unit.
+    pub fn add_port(&self, name: &str, id: PortId) {
+        let port = TargetPort { name: name.to_owned(), id, initiators: None };
+        self.target().add_port(port, self.map.clone(), 1).expect("a port");
+    }
+
+    fn idle(seed: u64, backend: Arc<dyn Backend>, limits: Limits, options: TargetOptions) -> Self {
         let world = World::new(seed);
         let add = |ip: &str| world.add_host(HostConfig::new(ip.parse().expect("ip")));
         let (target_host, host) = (add("10.0.0.1"), add("10.0.0.2"));
@@ -56,9 +74,7 @@ impl Lab {
         let unit = LogicalUnit::new(LunConfig::new("lab/0", backend.clone())).expect("a unit");
         world.rt(target_host).spawn(unit.clone().drive());
         map.add(0, unit).expect("free");
-        let lab = Self { world, target_host, host, backend, limits, options, target: Rc::default(), map };
-        lab.serve();
-        lab
+        Self { world, target_host, host, backend, limits, options, target: Rc::default(), map }
     }
 
     pub fn serve(&self) {

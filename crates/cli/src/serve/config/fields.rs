@@ -10,7 +10,7 @@ use everywire_verbs::DeviceLimits;
 use serde::de::{Deserialize, Deserializer, Error};
 use uuid::Uuid;
 
-use super::{MAX_IN_CAPSULE, MIN_QUEUE_ENTRIES};
+use super::nvme::{MAX_IN_CAPSULE, MIN_QUEUE_ENTRIES};
 
 /// Bytes of the serial number.
 const SERIAL: usize = 20;

@@ -8,7 +8,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use everywire_block::BackendSpec;
 use everywire_iscsi::PORT;
 use everywire_iscsi::name::IscsiName;
 use everywire_scsi::lun::MAX_SERIAL;
@@ -16,6 +15,8 @@ use everywire_scsi::target::MAX_LUN;
 use serde::Deserialize;
 
 use super::Flags;
+use super::access::{self, Access, AccessFile, Chap, SecretFile};
+use super::volume::Source;
 
 /// Longest alias: what one key of a login request holds (RFC 7143 §6.1).
 const MAX_ALIAS: usize = 255;
@@ -31,6 +32,9 @@ pub(super) struct IscsiFile {
     portals: Vec<String>,
     ping: Option<u64>,
     #[serde(default)]
+    discovery_chap: Vec<SecretFile>,
+    discovery_chap_target: Option<SecretFile>,
+    #[serde(default)]
     target: Vec<TargetFile>,
 }
 
@@ -39,6 +43,11 @@ pub(super) struct IscsiFile {
 struct TargetFile {
     name: String,
     alias: Option<String>,
+    #[serde(default)]
+    chap: Vec<SecretFile>,
+    chap_target: Option<SecretFile>,
+    #[serde(default)]
+    access: Vec<AccessFile>,
     #[serde(default)]
     lun: Vec<LunFile>,
 }
@@ -60,7 +69,7 @@ pub struct Lun {
     /// Its number.
     pub number: u16,
     /// Its blocks.
-    pub backend: BackendSpec,
+    pub backend: Source,
     /// The same, as written.
     pub backend_text: String,
     /// Unit serial number; derived if `None`.
@@ -78,6 +87,10 @@ pub struct Target {
     pub name: IscsiName,
     /// Its name for people.
     pub alias: Option<String>,
+    /// Secrets that initiators must know.
+    pub chap: Chap,
+    /// Who may use it, and what they see: the first rule that fits decides. Everybody, and all, if there is none.
+    pub access: Vec<Access>,
     /// Its logical units.
     pub luns: Vec<Lun>,
 }
@@ -89,6 +102,8 @@ pub struct Iscsi {
     pub portals: Vec<SocketAddr>,
     /// After how much silence an initiator is asked for a sign of life, and how long it has for it, if set.
     pub ping: Option<Duration>,
+    /// Secrets that are needed for discovery.
+    pub discovery_chap: Chap,
     /// What they lead to.
     pub targets: Vec<Target>,
 }
@@ -101,7 +116,8 @@ pub(super) fn resolve(file: IscsiFile, flags: &Flags<'_>) -> Result<Iscsi, Strin
     for text in flags.iscsi {
         add_export(&mut targets, text)?;
     }
-    Ok(Iscsi { portals, ping: file.ping.map(Duration::from_secs), targets })
+    let discovery_chap = Chap { initiators: file.discovery_chap, target: file.discovery_chap_target };
+    Ok(Iscsi { portals, ping: file.ping.map(Duration::from_secs), discovery_chap, targets })
 }
 
 /// `ADDRESS[:PORT]`.
@@ -118,7 +134,9 @@ fn portal(text: &str) -> Result<SocketAddr, String> {
 fn target(file: TargetFile) -> Result<Target, String> {
     let name = parse_name(&file.name)?;
     let luns = luns(name.as_str(), file.lun)?;
-    Ok(Target { name, alias: file.alias, luns })
+    let access = file.access.into_iter().map(|rule| rule.iscsi(name.as_str())).collect::<Result<_, _>>()?;
+    let chap = Chap { initiators: file.chap, target: file.chap_target };
+    Ok(Target { name, alias: file.alias, chap, access, luns })
 }
 
 /// The logical units of the target `whose`.
@@ -126,7 +144,11 @@ pub(super) fn luns(whose: &str, files: Vec<LunFile>) -> Result<Vec<Lun>, String>
     let mut luns = Vec::new();
     for one in files {
         let number = one.lun.map_or_else(|| free(whose, &luns), Ok)?;
-        let backend = BackendSpec::parse(&one.backend).map_err(|e| format!("target {whose}: {e}"))?;
+        let backend = Source::parse(&one.backend).map_err(|e| format!("target {whose}: {e}"))?;
+        if backend.own().is_none() && (one.serial.is_some() || one.removable || one.reservations.is_some()) {
+            let what = "serial, removable and reservations are the volume's, and stand there";
+            return Err(format!("target {whose} LUN {number}: {}: {what}", one.backend));
+        }
         luns.push(Lun {
             number,
             backend,
@@ -149,7 +171,7 @@ fn free(whose: &str, luns: &[Lun]) -> Result<u16, String> {
 
 /// A logical unit more, of a flag.
 pub(super) fn add_lun(whose: &str, luns: &mut Vec<Lun>, backend_text: &str) -> Result<(), String> {
-    let backend = BackendSpec::parse(backend_text).map_err(|e| e.to_string())?;
+    let backend = Source::parse(backend_text)?;
     let number = free(whose, luns)?;
     luns.push(Lun {
         number,
@@ -171,7 +193,13 @@ fn add_export(targets: &mut Vec<Target>, text: &str) -> Result<(), String> {
     let at = match targets.iter().position(|target| target.name == name) {
         Some(at) => at,
         None => {
-            targets.push(Target { name, alias: None, luns: Vec::new() });
+            targets.push(Target {
+                name,
+                alias: None,
+                chap: Chap::default(),
+                access: Vec::new(),
+                luns: Vec::new(),
+            });
             targets.len() - 1
         }
     };
@@ -200,6 +228,7 @@ impl Iscsi {
         if let Some(twice) = self.targets.iter().find(|target| !seen.insert(target.name.as_str())) {
             return Err(format!("target {} is described twice", twice.name));
         }
+        self.discovery_chap.read().map_err(|e| format!("iscsi.discovery_chap: {e}"))?;
         self.targets.iter().try_for_each(Target::check)
     }
 }
@@ -209,7 +238,11 @@ impl Target {
         if self.alias.as_ref().is_some_and(|alias| alias.len() > MAX_ALIAS) {
             return Err(format!("target {}: alias: more than {MAX_ALIAS} bytes (RFC 7143 §6.1)", self.name));
         }
-        check_luns(self.name.as_str(), &self.luns)
+        let name = self.name.as_str();
+        self.chap.read().map_err(|e| format!("target {name}: {e}"))?;
+        let mut rules = self.access.iter();
+        rules.try_for_each(|rule| access::check_luns(name, rule.luns.as_ref(), &self.luns))?;
+        check_luns(name, &self.luns)
     }
 }
 

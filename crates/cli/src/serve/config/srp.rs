@@ -3,11 +3,14 @@
 //! A target port's identifier is its identifier extension and the controller's GUID. What is not set is derived, the extension
 //! from the target's name and the GUID from the machine's identity, so that both outlive restarts.
 
+use std::collections::HashSet;
+
 use everywire_srp::id::parse_half;
 use everywire_srp::{PORT, PortId};
 use serde::Deserialize;
 use uuid::Uuid;
 
+use super::access::{self, AccessFile, SrpAccess};
 use super::iscsi::{Lun, LunFile, add_lun, check_luns, luns};
 use crate::srp::machine;
 
@@ -32,6 +35,8 @@ struct TargetFile {
     name: String,
     id_ext: Option<String>,
     initiators: Option<Vec<String>>,
+    #[serde(default)]
+    access: Vec<AccessFile>,
     #[serde(default)]
     lun: Vec<LunFile>,
 }
@@ -58,6 +63,8 @@ pub struct Target {
     pub id: PortId,
     /// Initiator ports that may log in; all if `None`.
     pub initiators: Option<Vec<PortId>>,
+    /// What some of them see; the others see all.
+    pub access: Vec<SrpAccess>,
     /// Its logical units.
     pub luns: Vec<Lun>,
 }
@@ -83,14 +90,20 @@ pub(super) fn resolve(file: SrpFile, flags: &SrpFlags<'_>) -> Result<Srp, String
             Some(text) => half("id_ext", text)?,
             None => extension(&one.name),
         };
+        let access: Vec<SrpAccess> =
+            one.access.into_iter().map(|rule| rule.srp(&one.name)).collect::<Result<_, _>>()?;
         let initiators = match one.initiators {
+            Some(_) if !access.is_empty() => {
+                return Err(format!("target {}: `initiators` and `access` say the same; give one", one.name));
+            }
             Some(texts) => {
                 Some(texts.iter().map(|text| initiator(&one.name, text)).collect::<Result<_, _>>()?)
             }
-            None => None,
+            None if access.is_empty() => None,
+            None => Some(access.iter().flat_map(|rule| rule.initiators.clone()).collect()),
         };
         let luns = luns(&one.name, one.lun)?;
-        targets.push(Target { name: one.name, id: PortId::new(ext, guid), initiators, luns });
+        targets.push(Target { name: one.name, id: PortId::new(ext, guid), initiators, access, luns });
     }
     for text in flags.exports {
         add_export(&mut targets, text, guid, flags.id_ext)?;
@@ -121,7 +134,13 @@ fn add_export(targets: &mut Vec<Target>, text: &str, guid: u64, ext: Option<&str
         None => {
             let ext = ext.map_or_else(|| Ok(extension(name)), |text| half("id_ext", text))?;
             let id = PortId::new(ext, guid);
-            targets.push(Target { name: name.to_owned(), id, initiators: None, luns: Vec::new() });
+            targets.push(Target {
+                name: name.to_owned(),
+                id,
+                initiators: None,
+                access: Vec::new(),
+                luns: Vec::new(),
+            });
             targets.len() - 1
         }
     };
@@ -146,6 +165,13 @@ impl Srp {
                 ));
             }
             check_luns(name, &target.luns)?;
+            let mut seen = HashSet::new();
+            for rule in &target.access {
+                access::check_luns(name, rule.luns.as_ref(), &target.luns)?;
+                if let Some(twice) = rule.initiators.iter().find(|initiator| !seen.insert(**initiator)) {
+                    return Err(format!("target {name}: access: initiator {twice} is named twice"));
+                }
+            }
         }
         Ok(())
     }

@@ -248,7 +248,7 @@ impl Prepared {
         let why = match outcome {
             Ok(Ok(connection)) => {
                 let nexus = shared.nexuses.get(&shared, login.initiator, accepted.port);
-                let luns = shared.maps.borrow()[accepted.port].0.units().len();
+                let luns = shared.maps.borrow()[accepted.port].to(login.initiator).units().len();
                 Channel::start(&shared, &accepted, who, nexus, (qp, connection), parts, luns);
                 return;
             }

@@ -24,6 +24,7 @@ use everywire_verbs::pool::BufferPool;
 use everywire_verbs::rt::{Notify, Rt};
 use everywire_verbs::{CmError, Device, VerbsError};
 
+use crate::PortId;
 use crate::iu::LogoutReason;
 use crate::target::{ChannelId, Gate, Limits, TargetPort};
 use channel::Channel;
@@ -80,12 +81,27 @@ pub enum TargetError {
     TooMany(crate::PortId),
 }
 
+/// What a target port leads to.
+struct Shown {
+    /// The SCSI port by which logical units are reached.
+    port: Arc<Port>,
+    map: Arc<LunMap>,
+    /// Those of initiators that see others.
+    maps: HashMap<PortId, Arc<LunMap>>,
+}
+
+impl Shown {
+    fn to(&self, initiator: PortId) -> &Arc<LunMap> {
+        self.maps.get(&initiator).unwrap_or(&self.map)
+    }
+}
+
 /// What every channel shares.
 struct Shared {
     rt: Rt,
     gate: RefCell<Gate>,
-    /// The logical units of each of the gate's ports, and the SCSI port by which they are reached.
-    maps: RefCell<Vec<(Arc<LunMap>, Arc<Port>)>>,
+    /// What each of the gate's ports leads to.
+    maps: RefCell<Vec<Shown>>,
     nexuses: Nexuses,
     channels: RefCell<HashMap<ChannelId, Rc<Channel>>>,
     options: TargetOptions,
@@ -134,8 +150,17 @@ impl SrpTarget {
         let scsi = map.target().add_port(config).ok_or(TargetError::TooMany(id))?;
         tracing::debug!("target port {id} is {name}");
         gate.add(port);
-        self.0.maps.borrow_mut().push((map, scsi));
+        self.0.maps.borrow_mut().push(Shown { port: scsi, map, maps: HashMap::new() });
         Ok(())
+    }
+
+    /// Shows the logical units of `map`, a map of the same SCSI device, to one initiator of a target port, from its next login on.
+    pub fn show(&self, port: PortId, initiator: PortId, map: Arc<LunMap>) {
+        let at = self.0.gate.borrow().ports().iter().position(|one| one.id == port);
+        let mut all = self.0.maps.borrow_mut();
+        if let Some(shown) = at.and_then(|at| all.get_mut(at)) {
+            shown.maps.insert(initiator, map);
+        }
     }
 
     /// Listens on an address of `device`, for logins by RDMA/CM. Gives the address with its port.

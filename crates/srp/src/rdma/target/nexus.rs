@@ -36,8 +36,9 @@ impl Nexuses {
             return nexus;
         }
         all.retain(|_, nexus| nexus.strong_count() > 0);
-        let (map, scsi_port) = shared.maps.borrow()[port].clone();
-        let scsi = map.target().nexus(&map, &scsi_port, TransportId::srp(initiator.to_bytes()));
+        let maps = shared.maps.borrow();
+        let (map, scsi_port) = (maps[port].to(initiator), &maps[port].port);
+        let scsi = map.target().nexus(map, scsi_port, TransportId::srp(initiator.to_bytes()));
         let nexus = Rc::new(SharedNexus { scsi, channels: RefCell::default(), ended: Notify::new() });
         all.insert((initiator, port), Rc::downgrade(&nexus));
         nexus
