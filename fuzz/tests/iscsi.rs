@@ -19,7 +19,7 @@ use everywire_iscsi::pdu::{
 use everywire_iscsi::rdma::{Header as IserHeader, PrivateData};
 use everywire_iscsi::session::scsi::{Command, Function, Nexus, Outcome, Submitted, Task};
 use everywire_iscsi::session::target::{Action, Directory, Listed, Session, SessionOptions};
-use everywire_iscsi::session::{before, initiator as host};
+use everywire_iscsi::session::{Numbers, before, initiator as host};
 use everywire_iscsi::target::Subnet;
 
 const HOST: &str = "iqn.2001-04.com.example:host";
@@ -300,9 +300,9 @@ impl Directory for Anything {
     }
 }
 
-fn session() -> Session {
+fn session(rdma: bool) -> Session {
     let address = SocketAddr::from(([192, 0, 2, 1], 3260));
-    let mut login = Login::new(address, address, false, Nonce::new(|| 7));
+    let mut login = Login::new(address, address, rdma, Nonce::new(|| 7));
     let Step::Done(_, established) =
         login.receive(&Door(ChapPolicy::default()), &login_request(0x87, login_text()))
     else {
@@ -319,12 +319,55 @@ fn session() -> Session {
 
 // Every command gets at most one status, numbers only go forward, memory is asked for within what a command says.
 target!(iscsi_session, stream(), |bytes| {
-    let mut session = session();
-    let (mut numbers, mut closed) = (session.numbers(), false);
-    read(bytes, |pdu| {
+    let mut drive = Drive::new(session(false));
+    read(bytes, |pdu| drive.control(pdu));
+});
+
+/// iSER messages one after the other, each with its length before it.
+fn messages() -> Vec<Vec<u8>> {
+    let header = |flags: u8| [vec![flags], vec![0; 3], vec![9; 24]].concat();
+    let all = one_by_one().into_iter().skip(1).zip([0x14, 0x18, 0x1c, 0x10, 0x10, 0x10, 0x10]);
+    let framed = all.flat_map(|(pdu, flags)| {
+        let message = [header(flags), pdu].concat();
+        [(message.len() as u16).to_be_bytes().to_vec(), message].concat()
+    });
+    vec![framed.collect()]
+}
+
+// RFC 7145 §9: the same over RDMA, where a message is a header with STags and a PDU, and data come by READ.
+target!(iser_session, messages(), |bytes| {
+    let mut drive = Drive::new(session(true));
+    let mut rest = bytes;
+    while let Some((len, after)) = rest.split_first_chunk::<2>() {
+        let (message, next) = after.split_at(usize::from(u16::from_be_bytes(*len)).min(after.len()));
+        rest = next;
+        let Ok(header @ IserHeader::Control(_)) = IserHeader::parse(message) else { continue };
+        let emitted = header.emit();
+        assert_eq!(IserHeader::parse(&emitted), Ok(header));
+        let pdu = message.get(emitted.len()..).unwrap_or_default().to_vec();
+        if let Ok(pdu) = Pdu::from_bytes(&pdu.into(), MAX_DATA) {
+            drive.control(pdu);
+        }
+    }
+});
+
+/// A session, and what must never go back.
+struct Drive {
+    session: Session,
+    numbers: Numbers,
+    closed: bool,
+}
+
+impl Drive {
+    fn new(session: Session) -> Drive {
+        Drive { numbers: session.numbers(), session, closed: false }
+    }
+
+    fn control(&mut self, pdu: Pdu) {
+        let Drive { session, numbers, closed } = self;
         session.control(Instant::now(), pdu);
         while let Some(action) = session.poll() {
-            assert!(!closed, "nothing follows the close");
+            assert!(!*closed, "nothing follows the close");
             match action {
                 Action::Allocate { task, len } => {
                     assert!(len <= 4096);
@@ -337,7 +380,7 @@ target!(iscsi_session, stream(), |bytes| {
                 Action::Respond(response) => {
                     session.scsi_response(&response, 0);
                 }
-                Action::Close(_) => closed = true,
+                Action::Close(_) => *closed = true,
                 Action::Run(..) | Action::Manage(..) => panic!("everything ends at once here"),
                 Action::Send(_) | Action::Release(_) | Action::MaxSend(_) | Action::ColdReset => {}
             }
@@ -350,9 +393,9 @@ target!(iscsi_session, stream(), |bytes| {
             "the window is never less than closed"
         );
         assert!(session.outstanding() <= 256);
-        numbers = now;
-    });
-});
+        *numbers = now;
+    }
+}
 
 target!(iscsi_session_initiator, stream(), |bytes| {
     let login = initiator::LoggedIn {

@@ -13,7 +13,7 @@ use everywire_block::{Backend, Geometry, IoBuf, IoFuture, IoResult, RamBackend};
 use everywire_fabric::faults::{Faults, Ppm};
 use everywire_scsi::cdb::{Command, Io, Size};
 use everywire_srp::PortId;
-use everywire_srp::iu::{Function, RejectReason};
+use everywire_srp::iu::{Function, LogoutReason, RejectReason};
 use everywire_srp::rdma::initiator::{IoData, SrpErrorKind, TagCell};
 use everywire_srp::rdma::{Initiator, InitiatorOptions, TargetOptions};
 use everywire_srp::target::Limits;
@@ -305,6 +305,30 @@ fn aborts_at_every_state() {
         lab.world.run_for(Duration::from_secs(10));
         assert_eq!(lab.target().data_in_use(), 0);
     }
+}
+
+/// A channel that ends does not give away memory that the backend still works with.
+#[test]
+fn a_buffer_belongs_to_its_command_until_the_backend_is_done() {
+    let (backend, gate) = Held::new();
+    let lab = Lab::on(6, backend, Limits::default(), small());
+    let (target, gate_here) = (lab.target(), gate.clone());
+    lab.run(move |host| async move {
+        let options = InitiatorOptions { loss_timeout: Some(Duration::from_millis(1)), ..options() };
+        let initiator = host.connect(options).await;
+        let disk = initiator.disk(0).await.expect("a disk");
+        hold(&gate_here, true);
+        let reading = host.rt.spawn(async move { disk.read(0, 65536).await.map(drop) });
+        host.rt.sleep(Duration::from_millis(10)).await;
+        assert_eq!(target.data_in_use(), 65536);
+        target.disconnect(TARGET, LogoutReason::NONE);
+        host.rt.sleep(Duration::from_secs(10)).await;
+        assert!(reading.await.expect("ran").is_err(), "its channel is gone");
+        assert_eq!((target.channels(), target.data_in_use()), (0, 65536), "the READ is still at work");
+        hold(&gate_here, false);
+        host.rt.sleep(Duration::from_millis(10)).await;
+        assert_eq!(target.data_in_use(), 0);
+    });
 }
 
 fn small() -> TargetOptions {

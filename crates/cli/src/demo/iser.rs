@@ -48,7 +48,7 @@ impl Disk for Unit {
     }
 
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, CliError> {
-        Ok(Unit::read(self, offset, len).await.map_err(failed)?.into())
+        Unit::read(self, offset, len).await.map_err(failed)
     }
 
     async fn flush(&self) -> Result<(), CliError> {

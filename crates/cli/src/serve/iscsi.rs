@@ -11,11 +11,12 @@ use everywire_iscsi::PORT;
 use everywire_iscsi::login::chap::ChapPolicy;
 use everywire_iscsi::rdma::{RdmaOptions, RdmaPortal};
 use everywire_iscsi::target::{Device, LunDevice, Node, Portal, Rule, Target, TargetOptions};
+use everywire_net::tcp::PlainListener;
 use everywire_net::{Host, route};
 use everywire_nvmeof::Scoped;
 use everywire_verbs::Wire;
 use everywire_verbs::rt::Rt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::config::iscsi::{Iscsi, Target as TargetConfig};
 use super::units::{Numbered, Units};
@@ -80,12 +81,12 @@ impl Opened {
             target.add_node(node(described, &units, chap)?).map_err(CliError::usage)?;
         }
         for &address in &config.portals {
-            let listener = TcpListener::bind(address)
+            let door = Door::open(address, hosts)
                 .await
                 .map_err(|e| CliError::failed(format_args!("iSCSI portal {address}: cannot listen: {e}")))?;
             target.add_portal(Portal { address, group: 1, rdma: false });
             print(format_args!("listening on {address}, iSCSI over TCP"))?;
-            let accepting = accept(rt.clone(), target.clone(), listener);
+            let accepting = accept(rt.clone(), target.clone(), door);
             rt.spawn(accepting);
         }
         let mut rdma = Vec::new();
@@ -107,10 +108,8 @@ fn listen_rdma(
     for (ip, scope_id) in host.addresses() {
         let address = route::with_scope(*ip, PORT, *scope_id);
         let shown = Scoped(address, Some(&host.interface().name));
-        // iWARP's ports are TCP's own.
-        let taken = |portal: &SocketAddr| {
-            portal.port() == PORT && (portal.ip() == *ip || portal.ip().is_unspecified())
-        };
+        // iWARP's ports are TCP's own, and one port of all addresses is not to be shared.
+        let taken = |portal: &SocketAddr| portal.port() == PORT && portal.ip().is_unspecified();
         if device.wire() == Wire::Iwarp && tcp.iter().any(taken) {
             tracing::warn!(
                 "iSCSI over TCP has port {PORT} of {ip}: device {} takes no iSER there",
@@ -128,10 +127,37 @@ fn listen_rdma(
     Ok(())
 }
 
-async fn accept(rt: Rt, target: Target, listener: TcpListener) {
+/// A listening socket of TCP.
+enum Door {
+    Own(TcpListener),
+    /// An iWARP device takes iSER by the same port: the first bytes of a connection decide (RFC 5044 §7.1).
+    Shared(PlainListener),
+}
+
+impl Door {
+    async fn open(address: SocketAddr, hosts: &[Host]) -> std::io::Result<Door> {
+        let has = |host: &&Host| host.addresses().iter().any(|(ip, _)| *ip == address.ip());
+        let iwarp = hosts.iter().filter(|host| host.device().wire() == Wire::Iwarp && address.port() == PORT);
+        match iwarp.into_iter().find(has) {
+            Some(host) => host.listen_plain(address).map(Door::Shared),
+            None => TcpListener::bind(address).await.map(Door::Own),
+        }
+    }
+
+    async fn accept(&self) -> std::io::Result<(TcpStream, SocketAddr)> {
+        match self {
+            Door::Own(listener) => listener.accept().await,
+            Door::Shared(listener) => listener.accept().await,
+        }
+    }
+}
+
+async fn accept(rt: Rt, target: Target, door: Door) {
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let (stream, peer) = match door.accept().await {
             Ok(accepted) => accepted,
+            // The device has gone.
+            Err(error) if error.kind() == std::io::ErrorKind::NotConnected => return,
             Err(error) => {
                 tracing::warn!("iSCSI: a connection cannot be taken: {error}");
                 rt.sleep(PAUSE).await;

@@ -20,12 +20,15 @@ use crate::session::scsi::{Command, Function, Nexus, Outcome, Residual, Submitte
 const ORDERED: u8 = 2;
 const HEAD_OF_QUEUE: u8 = 3;
 
+/// A portal group, and its target port.
+type PortOf = (u16, Arc<Port>);
+
 /// Logical units as the initiators of one node see them.
 pub struct LunDevice {
     node: IscsiName,
     map: Arc<LunMap>,
-    /// By portal group; the same for all that show this node's units.
-    ports: Rc<RefCell<Vec<(u16, Arc<Port>)>>>,
+    /// The same for all that show this node's units.
+    ports: Rc<RefCell<Vec<PortOf>>>,
 }
 
 impl LunDevice {

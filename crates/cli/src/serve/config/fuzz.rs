@@ -22,11 +22,27 @@ nsid = 3
 uuid = "9b04fe4d-5424-49c3-8bce-82dcf6642f73"
 [[nvme.subsystem.namespace]]
 backend = "null:1GiB"
+[[volume]]
+name = "v"
+backend = "ram:1MiB"
+serial = "7"
+[[srp.target]]
+name = "disk"
+id_ext = "1"
+[[srp.target.access]]
+initiators = ["1:2"]
+luns = { 0 = 0 }
+[[srp.target.lun]]
+backend = "volume:v"
 [iscsi]
 portals = ["127.0.0.1", "[::1]:3261"]
 [[iscsi.target]]
 name = "iqn.2026-11.example:disk"
 alias = "a disk"
+[[iscsi.target.access]]
+initiators = ["iqn.2026-11.example:host"]
+addresses = ["192.0.2.0/24"]
+luns = { 0 = 3 }
 [[iscsi.target.lun]]
 backend = "ram:1MiB"
 lun = 3

@@ -148,3 +148,90 @@ fn devices_that_clash_are_named() {
     assert!(with(["rocev2:127.0.0.1", "rocev2:[::1]"]).is_ok());
     assert!(with(["rocev2:127.0.0.1", "iwarp:127.0.0.1"]).is_ok(), "UDP and TCP ports are apart");
 }
+
+/// One volume for everybody, and the mistakes with it.
+#[test]
+fn volumes_are_named_once_and_used() {
+    let whole = r#"
+[[volume]]
+name = "disk"
+backend = "ram:1MiB"
+[[nvme.subsystem]]
+nqn = "nqn.2026-11.example:one"
+[[nvme.subsystem.namespace]]
+backend = "volume:disk"
+[[iscsi.target]]
+name = "iqn.2026-11.example:one"
+[[iscsi.target.lun]]
+backend = "volume:disk"
+[[srp.target]]
+name = "one"
+[[srp.target.lun]]
+backend = "volume:disk"
+"#;
+    let config = from(whole).unwrap();
+    assert_eq!((config.volumes.len(), config.backends().count()), (1, 1));
+    let second = "[[volume]]\nname = \"disk\"\nbackend = \"ram:1MiB\"\n[[nvme";
+    for (what, with, words) in [
+        ("name = \"disk\"", "name = \"\"", "1 to 64 bytes"),
+        ("[[nvme", second, "described twice"),
+        ("name = \"disk\"", "name = \"other\"", "volume other is served by nobody"),
+        ("[[srp.target.lun]]\n", "[[srp.target.lun]]\nremovable = true\n", "are the volume's"),
+        ("ram:1MiB\"\n", "ram:1MiB\"\nserial = \"0123456789abc\"\n", "1 to 12 characters"),
+        ("ram:1MiB", "volume:disk", "ram:SIZE"),
+    ] {
+        let error = from(&whole.replacen(what, with, 1)).unwrap_err();
+        assert!(error.contains(words), "{with}: {error}");
+    }
+    let error =
+        from(&whole.replace("[[volume]]\nname = \"disk\"\nbackend = \"ram:1MiB\"\n", "")).unwrap_err();
+    assert!(error.contains("there is no volume disk"), "{error}");
+}
+
+#[test]
+fn rules_name_what_is_there() {
+    let whole = r#"
+[[iscsi.target]]
+name = "iqn.2026-11.example:one"
+[[iscsi.target.access]]
+initiators = ["iqn.2026-11.example:host"]
+addresses = ["192.0.2.0/24"]
+luns = { 0 = 3 }
+[[iscsi.target.lun]]
+backend = "ram:1MiB"
+lun = 3
+[[srp.target]]
+name = "one"
+[[srp.target.access]]
+initiators = ["1:2"]
+[[srp.target.lun]]
+backend = "ram:1MiB"
+"#;
+    let config = from(whole).unwrap();
+    let rule = &config.iscsi.targets[0].access[0];
+    assert_eq!((rule.luns.as_ref().unwrap()[&0], rule.addresses.len(), rule.deny), (3, 1, false));
+    assert_eq!(config.srp.targets[0].initiators.as_ref().unwrap().len(), 1);
+    for (what, with, words) in [
+        ("0 = 3", "0 = 4", "there is no LUN 4"),
+        ("0 = 3", "x = 3", "0 to 16383"),
+        ("{ 0 = 3 }", "{}", "without any"),
+        ("192.0.2.0/24", "192.0.2.0/33", "prefix of 0 to 32"),
+        ("initiators = [\"1:2\"]", "initiators = []", "no initiator is named"),
+        ("initiators = [\"1:2\"]", "initiators = [\"1:2\"]\ndeny = true", "those not named are denied"),
+        ("initiators = [\"1:2\"]", "initiators = [\"1:2\", \"1:2\"]", "named twice"),
+        ("name = \"one\"\n", "name = \"one\"\ninitiators = [\"1:2\"]\n", "give one"),
+        (
+            "one\"\n",
+            "one\"\nchap = [{ name = \"u\", secret_file = \"/nonexistent/s\" }]\n",
+            "cannot read /nonexistent/s",
+        ),
+        (
+            "one\"\n",
+            "one\"\nchap_target = { name = \"u\", secret_file = \"/nonexistent/s\" }\n",
+            "give `chap` too",
+        ),
+    ] {
+        let error = from(&whole.replacen(what, with, 1)).unwrap_err();
+        assert!(error.contains(words), "{with}: {error}");
+    }
+}
