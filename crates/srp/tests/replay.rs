@@ -113,7 +113,7 @@ fn linuxs_initiator_is_answered() {
         for (_, from, what) in messages("srp") {
             let (From::Initiator, What::Send(bytes)) = (from, what) else { continue };
             let Ok(InitiatorIu::Command(command)) = InitiatorIu::parse(&bytes) else { continue };
-            if command.out.len() != 0 || command.into.len() != 0 || command.cdb[0] != 0 {
+            if !command.out.is_empty() || !command.into.is_empty() || command.cdb[0] != 0 {
                 continue;
             }
             raw.qp.post_send(SendWr::new(99, SendOp::Send).with_inline(bytes)).expect("room");
