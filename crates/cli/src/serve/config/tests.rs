@@ -235,3 +235,15 @@ backend = "ram:1MiB"
         assert!(error.contains(words), "{with}: {error}");
     }
 }
+
+/// iSCSI that is told no portal goes over RDMA; one that is told a portal needs no device.
+#[test]
+fn iscsi_listens_somewhere() {
+    let (exports, tcp) = (["iqn.2026-11.example:a=ram:1MiB".to_owned()], ["127.0.0.1".to_owned()]);
+    let with = |tcp: &[String]| {
+        let flags = Flags { iscsi: &exports, tcp, ..Flags::default() };
+        Config::resolve(None, &flags).map_err(|e| e.to_string()).unwrap().devices
+    };
+    assert_eq!(with(&[]), [DEFAULT_DEVICE]);
+    assert!(with(&tcp).is_empty());
+}
