@@ -124,3 +124,77 @@ fn hosts_without_a_way_are_named() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(fabric.lines_with("no way from").len(), 3, "once for each change");
 }
+
+/// A manager that is cut off leaves ports active, and questions for the way without an answer: it is the manager who is told of.
+#[test]
+fn a_silent_subnet_manager_is_told_as_such() {
+    let scratch = Scratch::new("silent");
+    let file = scratch.file("three.toml");
+    let hosts: String = (1..=3).map(|n| format!("[[host]]\nname = \"h{n}\"\n")).collect();
+    let links = "sm = \"h1/1\"\nlinks = [\"h1 - s1/1\", \"h2 - s1/2\", \"h3 - s1/3\"]\n";
+    std::fs::write(&file, format!("{links}{hosts}[[switch]]\nname = \"s1\"\nports = 4\n")).expect("a file");
+    let name = format!("silent-{}", std::process::id());
+    let _fabric = Server::start_until(&["fabric", "run", &file, "--name", &name], "ready");
+    let device = |host: u8| format!("ib:{name}/h{host}/1");
+    let _listener = Server::start(&["ping", "--listen", "--persistent", "--device", &device(3)]);
+    run(&["ping", "10.77.0.3", "--device", &device(2), "-C", "1"]).expect(0);
+    run(&["fabric", "link", "down", &name, "h1/1"]).expect(0);
+    let began = Instant::now();
+    for client in
+        [&["ping", "10.77.0.3"][..], &["perf", "write", "10.77.0.3"], &["nvme", "discover", "10.77.0.3"]]
+    {
+        let silent = run(&[client, &["--device", &device(2)]].concat()).expect(3);
+        assert!(
+            silent.stderr.contains("the subnet manager does not answer"),
+            "{client:?}: {}",
+            silent.stderr
+        );
+    }
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    // It looks round again by and by.
+    run(&["fabric", "link", "up", &name, "h1/1"]).expect(0);
+    let until = Instant::now() + Duration::from_secs(60);
+    while run(&["ping", "10.77.0.3", "--device", &device(2), "-C", "1"]).code != Some(0) {
+        assert!(Instant::now() < until, "it stays silent");
+    }
+}
+
+/// Who was a member of a group when the fabric ended is one again when the next of its name is there.
+#[test]
+fn members_of_a_group_join_again_with_the_next_fabric() {
+    const GROUP: &str = "239.1.2.3";
+    let (name, args) = ring("members");
+    let mut fabric = start(&args);
+    let device = |host: u8| format!("ib:{name}/h{host}/1");
+    let members = [2, 9].map(|host| {
+        Server::start_until(
+            &["ping", "--multicast", GROUP, "--listen", "--device", &device(host)],
+            "member of",
+        )
+    });
+    let answers = |from: u8| {
+        let ask = [
+            "ping",
+            "--multicast",
+            GROUP,
+            "--device",
+            &device(from),
+            "-C",
+            "10",
+            "--interval",
+            "100",
+            "--json",
+        ];
+        run(&ask).json()["members"].as_array().map(Vec::len)
+    };
+    assert_eq!(answers(5), Some(2));
+    fabric.signal("TERM");
+    assert!(fabric.wait().success());
+    members.iter().for_each(|member| _ = member.says(&["the port is gone"]));
+    let _fabric = start(&args);
+    members.iter().for_each(|member| _ = member.says(&["attached again"]));
+    let until = Instant::now() + Duration::from_secs(30);
+    while answers(6) != Some(2) {
+        assert!(Instant::now() < until, "not all are members again");
+    }
+}
