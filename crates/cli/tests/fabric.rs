@@ -194,3 +194,17 @@ fn programs_talk_through_two_routers() {
     server.signal("TERM");
     assert!(server.wait().success());
 }
+
+/// A message at the ibsim door that is none is told of with both sockets' names.
+#[test]
+fn a_stranger_at_the_ibsim_door_is_told_of() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let door = format!("door-{}", std::process::id());
+    let (server, _) = fabric("strange", &["--ibsim", &door]);
+    let own = format!("stranger-{}", std::process::id());
+    let named = |name: &str| SocketAddr::from_abstract_name(name).expect("a name");
+    let socket = UnixDatagram::bind_addr(&named(&own)).expect("a socket");
+    socket.send_to_addr(b"GET / HTTP/1.1", &named(&format!("{door}:ctl\0"))).expect("a door");
+    server.says(&["WARN", &own, &format!("{door}:ctl"), &format!("process {}", std::process::id())]);
+}
