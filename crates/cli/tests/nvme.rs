@@ -78,6 +78,13 @@ fn ranges_that_begin_within_a_block_are_refused_with_the_block_size() {
         assert!(outcome.stderr.contains(word), "{args:?}: {}", outcome.stderr);
         assert!(outcome.stdout.is_empty());
     }
+    for format in [&[][..], &["--json"]] {
+        let outcome = nvme(6, "info", 5, &[&["--nsid", "9"], format].concat(), Vec::new()).expect(2);
+        assert!(outcome.stderr.contains("there is no namespace 9; there is 1"), "{}", outcome.stderr);
+        assert!(outcome.stdout.is_empty(), "{}", outcome.text());
+    }
+    let one = nvme(6, "info", 5, &["--nsid", "1"], Vec::new()).expect(0).text();
+    assert!(one.contains("namespace 1: "), "{one}");
 }
 
 /// From a pipe or a file, the rest of the last block stays; and so many bytes can be read back.
