@@ -1,7 +1,8 @@
 //! A second process of the same program, so that two processes talk where the user has set up nothing.
 //!
 //! It gets a free address of its own ([`places`]), since one address belongs to one process. It ends when its standard input
-//! does, so it never outlives this process, whatever happens to this one.
+//! does, so it never outlives this process, whatever happens to this one; and in order, so that it leaves a port of a fabric
+//! as a program does that was told to stop.
 
 pub mod places;
 
@@ -9,6 +10,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
 
 use crate::error::CliError;
 use crate::peer::PeerName;
@@ -24,6 +27,10 @@ const TAKEN: [&str; 3] =
     ["cannot open a device at", "the address and port are in use", " is taken by process "];
 /// How long the process has to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How much of that it takes at most: what is not done by then is left undone.
+const GRACE: Duration = Duration::from_secs(1);
+/// Standard input has ended, and the process is to stop as a signal would have it.
+static STDIN_ENDED: Notify = Notify::const_new();
 
 /// The process; it ends with this value.
 pub struct SecondProcess {
@@ -137,8 +144,24 @@ impl Drop for SecondProcess {
 
 /// The other side of that: ends this process when its standard input ends.
 pub fn end_with_stdin() {
-    std::thread::spawn(|| {
+    end_after_stdin(Duration::ZERO);
+}
+
+/// The same in order, of a process that waits for [`Signals`](crate::serve::Signals): to them it is one more.
+pub fn stop_with_stdin() {
+    end_after_stdin(GRACE);
+}
+
+fn end_after_stdin(grace: Duration) {
+    std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        STDIN_ENDED.notify_one();
+        std::thread::sleep(grace);
         std::process::exit(0);
     });
+}
+
+/// Waits until [`stop_with_stdin`] has something to say; else for ever.
+pub async fn stdin_ended() {
+    STDIN_ENDED.notified().await;
 }

@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     }
     let options = OpenOptions { capture: args.capture.clone(), ..OpenOptions::default() };
     if args.until_stdin_ends {
-        second::end_with_stdin();
+        second::stop_with_stdin();
     }
     let hosts = config.devices.iter().map(|name| device::open(name, &options));
     let hosts = hosts.collect::<Result<Vec<Host>, CliError>>()?;
@@ -205,9 +205,11 @@ impl Signals {
 
     /// Waits for the next one; its name.
     pub async fn next(&mut self) -> &'static str {
-        match select(self.terminate.recv(), self.interrupt.recv()).await {
-            Either::First(_) => "SIGTERM",
-            Either::Second(_) => "SIGINT",
+        let signal = select(self.terminate.recv(), self.interrupt.recv());
+        match select(std::pin::pin!(signal), std::pin::pin!(second::stdin_ended())).await {
+            Either::First(Either::First(_)) => "SIGTERM",
+            Either::First(Either::Second(_)) => "SIGINT",
+            Either::Second(()) => "the end of standard input",
         }
     }
 }

@@ -101,6 +101,31 @@ fn servers_outlive_their_fabric_and_clients_do_not() {
     assert_eq!(listener.lines_with("WARN").len(), 1);
 }
 
+/// A measurement's second process takes another port than the subnet manager's and leaves it in order; and a program that is
+/// killed at the manager's port does not take the manager with it.
+#[test]
+fn the_subnet_manager_outlives_programs_at_its_port() {
+    let name = format!("manager-{}", std::process::id());
+    let topology = format!("{}/../../examples/fat-tree-16.toml", env!("CARGO_MANIFEST_DIR"));
+    let fabric = Server::start_until(&["fabric", "run", &topology, "--name", &name], "ready");
+    let device = |host: u8| format!("ib:{name}/h{host}/1");
+    run(&["perf", "write", "--device", &device(3), "--seconds", "0.2"]).expect(0);
+    fabric.says(&["h2/1: process", "it has left"]);
+    let bench = ["nvme", "bench", "--device", &device(3), "--seconds", "0.2"];
+    let bench = run(&bench).expect(0);
+    assert!(!bench.stderr.contains("standard input"), "{}", bench.stderr);
+    assert_eq!(fabric.lines_with("h1/1: process"), Vec::<String>::new());
+    assert_eq!(fabric.lines_with("without a word"), Vec::<String>::new());
+
+    let listen = ["ping", "--listen", "--persistent", "--device", &device(1)];
+    let mut listener = Server::start(&listen);
+    listener.signal("KILL");
+    listener.wait();
+    fabric.says(&["h1/1", "has ended without a word; the link stays up, since the subnet manager is there"]);
+    let _listener = Server::start(&listen);
+    run(&["ping", "10.77.0.1", "--device", &device(3), "-C", "3"]).expect(0);
+}
+
 /// Two switches without a cable between them: whoever the subnet manager cannot reach is named, and no longer once it can.
 #[test]
 fn hosts_without_a_way_are_named() {

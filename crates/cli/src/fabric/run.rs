@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         plan.engine = engine.into();
     }
     if args.until_stdin_ends {
-        second::end_with_stdin();
+        second::stop_with_stdin();
     }
     let options = FabricOptions {
         subnet_manager: !args.no_sm,

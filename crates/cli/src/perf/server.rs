@@ -50,8 +50,10 @@ struct End {
 
 /// Serves measuring clients. SIGTERM or SIGINT ends it in order; a ping-pong, which spins, is ended first.
 pub fn run(args: &Args) -> Result<(), CliError> {
-    if args.until_stdin_ends {
-        second::end_with_stdin();
+    match (args.until_stdin_ends, args.idle) {
+        (true, true) => second::end_with_stdin(),
+        (true, false) => second::stop_with_stdin(),
+        (false, _) => {}
     }
     let host = args.device.open_to_serve()?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
@@ -73,7 +75,9 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         match select(server.serve_all(&listener, datagrams.as_ref()), signals.next()).await {
             Either::First(ended) => ended,
             Either::Second(name) => {
-                eprintln!("perf: stopped by {name}");
+                if !args.until_stdin_ends {
+                    eprintln!("perf: stopped by {name}");
+                }
                 Ok(())
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! A program's packets wait here until its port takes them, a lane each, and only then gets it room for more. What reaches the
 //! port waits here until the program has room and the socket takes it, and only then is the port's buffer given back, so
-//! that a slow program slows its senders down by InfiniBand's own credits. A program that dies is a link down; one that
-//! leaves in order is not.
+//! that a slow program slows its senders down by InfiniBand's own credits. A program that dies is a link down, but at the port
+//! of a subnet manager of ours, which lives on; one that leaves in order is not.
 
 mod client;
 #[cfg(test)]
@@ -37,7 +37,28 @@ pub(super) enum DoorEvent {
     /// A program is attached.
     Attached { port: PortId, pid: i32 },
     /// It is no longer.
-    Left { port: PortId, pid: i32, why: Departure },
+    Left { port: PortId, pid: i32, why: Departure, link: Link },
+}
+
+/// What a departure has made of the port's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Nothing.
+    Untouched,
+    /// It is down.
+    Down,
+    /// It would be down, but for the subnet manager there.
+    Manager,
+}
+
+impl std::fmt::Display for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Link::Untouched => "",
+            Link::Down => "; the link is down until somebody attaches",
+            Link::Manager => "; the link stays up, since the subnet manager is there",
+        })
+    }
 }
 
 /// How a program has left.
@@ -55,10 +76,8 @@ impl std::fmt::Display for Departure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Departure::Orderly => f.write_str("it has left"),
-            Departure::Died => {
-                f.write_str("it has ended without a word; the link is down until somebody attaches")
-            }
-            Departure::Broke(what) => write!(f, "it broke the attach protocol ({what}); the link is down"),
+            Departure::Died => f.write_str("it has ended without a word"),
+            Departure::Broke(what) => write!(f, "it broke the attach protocol ({what})"),
         }
     }
 }
@@ -242,12 +261,15 @@ impl Door {
             let port = built.name(port);
             tracing::debug!(port, refused, foreign, "packets of process {} were not taken", client.pid);
         }
-        if why != Departure::Orderly
-            && let Some(link) = built.link_at(port)
-        {
-            let _ = built.subnet.link_down(now, built.links[link]); // the link is the plan's
-        }
-        self.events.push(DoorEvent::Left { port, pid: client.pid, why });
+        let link = match built.link_at(port) {
+            Some(_) if why != Departure::Orderly && built.managers.contains(&port) => Link::Manager,
+            Some(link) if why != Departure::Orderly => {
+                let _ = built.subnet.link_down(now, built.links[link]); // the link is the plan's
+                Link::Down
+            }
+            _ => Link::Untouched,
+        };
+        self.events.push(DoorEvent::Left { port, pid: client.pid, why, link });
     }
 }
 

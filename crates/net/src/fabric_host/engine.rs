@@ -198,8 +198,8 @@ impl Engine {
                 DoorEvent::Attached { port, pid } => {
                     FabricEvent::Attached { port: self.built.name(port), pid }
                 }
-                DoorEvent::Left { port, pid, why } => {
-                    FabricEvent::Left { port: self.built.name(port), pid, why: why.to_string() }
+                DoorEvent::Left { port, pid, why, link } => {
+                    FabricEvent::Left { port: self.built.name(port), pid, why: format!("{why}{link}") }
                 }
             };
             (self.tell)(event);

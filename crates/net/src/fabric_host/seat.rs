@@ -40,6 +40,7 @@ impl Seat {
         let port = built.port_id(at);
         let sm = Sm::new(config(&built.plan, entropy, at, gid_prefix), seed);
         let hosted = HostedSm::start(now, sm, port, &mut built.subnet);
+        built.managers.insert(port);
         Seat { hosted, engine: built.plan.engine, warnings: Vec::new(), events: Vec::new() }
     }
 
