@@ -6,6 +6,7 @@
 //!
 //! It needs CAP_NET_RAW. It does no fragments and no IP options. RoCE v1 frames go to neighbours on the link only.
 
+mod membership;
 mod train;
 
 use std::collections::VecDeque;
@@ -24,13 +25,13 @@ use super::frame::{
     GSO_UDP_L4, Sender, Tagging, VNET, capture_received, destination_v1, received, received_v1,
 };
 use super::neighbour::{Link, Neighbours};
-use super::socket::{membership, packet_drops, packet_socket};
+use super::socket::{packet_drops, packet_socket};
 use crate::capture::Capture;
 use crate::error::OpenError;
 use crate::rarely::Rarely;
 use crate::route::{self, Interface};
 use crate::udp::{Outgoing, PathEvent, PortCounters, PortOptions, ROCE_V2_PORT, Received, RecvBatch};
-use crate::udp::{RoceSocket, Role, SendBatch, describe_owner};
+use crate::udp::{RoceSocket, Role, SendBatch, SocketOptions, describe_owner};
 
 /// The bit beside the GSO type that tells of ECN.
 const GSO_ECN: u8 = 0x80;
@@ -53,15 +54,18 @@ struct Waiting {
 /// One device on raw Ethernet.
 #[derive(Debug)]
 pub struct RawPort {
+    /// As it is, or was before it was deleted.
     interface: Interface,
+    gone: bool,
     local: IpAddr,
     sender: Sender,
     socket: Socket,
     /// Holds ADDR:4791 and the groups.
     holder: RoceSocket,
+    options: SocketOptions,
     /// With whether they are RoCE v1's.
     groups: Vec<(IpAddr, bool)>,
-    neighbours: Neighbours,
+    neighbours: Box<Neighbours>,
     /// Datagrams, cut out of their trains, that wait for a neighbour.
     waiting: VecDeque<Waiting>,
     to_self: VecDeque<Bytes>,
@@ -109,11 +113,13 @@ impl RawPort {
         Ok(RawPort {
             sender: Sender { mac: MacAddr(interface.mac.unwrap_or_default()), local: ip, vlan },
             interface,
+            gone: false,
             local: ip,
             socket,
             holder,
+            options: options.socket,
             groups: Vec::new(),
-            neighbours,
+            neighbours: Box::new(neighbours),
             waiting: VecDeque::new(),
             to_self: VecDeque::new(),
             frames: Vec::new(),
@@ -242,7 +248,8 @@ impl RawPort {
             let dst = item.dst.ip();
             let size = item.segment.unwrap_or(item.bytes.len()).max(1);
             let dst = if item.roce_v1 { Gid::from(dst).to_ip() } else { dst };
-            let link = self.neighbours.find(dst, item.roce_v1, now);
+            let link =
+                if self.gone { Link::Unreachable } else { self.neighbours.find(dst, item.roce_v1, now) };
             if link == Link::Wait && self.waiting.len() >= MAX_WAITING {
                 self.counters.send_errors += 1;
                 continue;
@@ -326,7 +333,10 @@ impl RawPort {
     fn unreachable(&mut self, dst: IpAddr, roce_v1: bool, paths: &mut Vec<PathEvent>) {
         self.counters.no_route += 1;
         let also = if roce_v1 { "; RoCE v1 crosses no router" } else { "" };
-        let why = format!("no neighbour on {} answers for it{also}", self.interface.name);
+        let why = match self.gone {
+            true => format!("the interface {} is gone", self.interface.name),
+            false => format!("no neighbour on {} answers for it{also}", self.interface.name),
+        };
         paths.push(PathEvent::Unreachable { dst, errno: libc::EHOSTUNREACH, why });
     }
 
@@ -361,33 +371,5 @@ impl RawPort {
             }
         }
         true
-    }
-
-    /// Becomes a member of a multicast group. Of RoCE v2's the kernel tells the routers and switches (IGMP, MLD) and programs
-    /// the interface; RoCE v1 has no such protocol, so only the interface is told.
-    pub fn join(&mut self, group: IpAddr, roce_v1: bool) -> io::Result<()> {
-        if !self.groups.contains(&(group, roce_v1)) {
-            self.member(group, roce_v1, true)?;
-            self.groups.push((group, roce_v1));
-        }
-        Ok(())
-    }
-
-    /// Leaves a group; a group that was never joined is left already.
-    pub fn leave(&mut self, group: IpAddr, roce_v1: bool) {
-        let Some(at) = self.groups.iter().position(|known| *known == (group, roce_v1)) else { return };
-        self.groups.swap_remove(at);
-        if let Err(error) = self.member(group, roce_v1, false) {
-            tracing::debug!(%group, %error, "the membership was gone already");
-        }
-    }
-
-    fn member(&self, group: IpAddr, roce_v1: bool, join: bool) -> io::Result<()> {
-        let index = self.interface.index;
-        match (roce_v1, join) {
-            (true, _) => membership(self.socket.as_fd(), index, MacAddr::for_multicast(group), join),
-            (false, true) => self.holder.join(group, self.local, index),
-            (false, false) => self.holder.leave(group, self.local, index),
-        }
     }
 }

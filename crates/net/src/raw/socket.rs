@@ -52,6 +52,16 @@ pub(super) fn link_address(interface: u32) -> SockAddr {
     }
 }
 
+/// The index of the interface that a packet socket is bound to; `None` once that was deleted.
+pub(super) fn bound_to(fd: BorrowedFd<'_>) -> Option<u32> {
+    // SAFETY: all-zero bytes are a valid sockaddr_ll.
+    let mut link: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = mem::size_of_val(&link) as libc::socklen_t;
+    // SAFETY: the buffer is as long as `len` says, and any bytes are a valid sockaddr_ll.
+    let result = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut link).cast(), &raw mut len) };
+    (result == 0).then_some(link.sll_ifindex).and_then(|index| u32::try_from(index).ok())
+}
+
 /// Passes RoCE v1, and unfragmented UDP to port 4791, IPv4 and IPv6; of one VLAN, or untagged and with tags that carry only a
 /// priority. The kernel has taken the tag out of the frame before the filter sees it.
 fn roce_filter(vlan: u16) -> [libc::sock_filter; 21] {

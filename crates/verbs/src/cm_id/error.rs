@@ -104,6 +104,12 @@ pub enum CmErrorKind {
     /// The network reports that nobody is there.
     #[error("the network reports that the peer cannot be reached")]
     Unreachable,
+    /// The device's own interface is down, has no carrier, or was deleted.
+    #[error("this device's own interface {interface} is down or gone")]
+    LinkDown {
+        /// Its name.
+        interface: String,
+    },
     /// There is no way there.
     #[error("{0}")]
     Route(RouteError),
@@ -147,6 +153,16 @@ pub enum CmErrorKind {
     /// The connection manager refused.
     #[error("{0}")]
     Refused(CmCallError),
+}
+
+impl CmErrorKind {
+    /// Whether it says that there is no way to the peer.
+    pub(super) fn is_no_way(&self) -> bool {
+        let route = |error: &RouteError| {
+            matches!(error, RouteError::NoRoute | RouteError::NotOurSource | RouteError::System(_))
+        };
+        matches!(self, CmErrorKind::Unreachable) || matches!(self, CmErrorKind::Route(error) if route(error))
+    }
 }
 
 impl From<StreamError> for CmErrorKind {
@@ -226,7 +242,8 @@ impl CmError {
     }
 
     /// Whether nobody listens there, as far as the peer or the network can tell: REJ 8, SIDR status 1, a refused TCP
-    /// connection, a port that ICMP calls unreachable, a port of a fabric that nobody has brought up, or that no program is attached to. Somebody may come.
+    /// connection, a port that ICMP calls unreachable, a port of a fabric that nobody has brought up, or that no program is attached to, an
+    /// interface of our own that is down. Somebody may come.
     pub fn is_nobody_there(&self) -> bool {
         match &self.0.kind {
             CmErrorKind::Rejected { reason, .. } => *reason == RejReason::InvalidServiceId,
@@ -236,7 +253,7 @@ impl CmError {
                 error,
                 RouteError::PortDown | RouteError::NoProgram(_) | RouteError::Administrator(_)
             ),
-            kind => *kind == CmErrorKind::Unreachable,
+            kind => matches!(kind, CmErrorKind::Unreachable | CmErrorKind::LinkDown { .. }),
         }
     }
 
@@ -254,6 +271,7 @@ impl CmError {
             | CmErrorKind::Silence { .. }
             | CmErrorKind::NotAnsweredInTime => 110,
             CmErrorKind::Route(RouteError::NoAnswer | RouteError::NoAdministrator) => 110,
+            CmErrorKind::LinkDown { .. } => 100,
             CmErrorKind::Unreachable | CmErrorKind::PortLost | CmErrorKind::Route(_) => 113,
             CmErrorKind::Stream(error) => error.errno(),
             CmErrorKind::Mpa(Failure::Timeout { .. }) => 110,
