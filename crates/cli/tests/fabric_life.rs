@@ -176,12 +176,9 @@ fn a_silent_subnet_manager_is_told_as_such() {
         );
     }
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
-    // It looks round again by and by.
+    // It looks round as soon as its own cable is back.
     run(&["fabric", "link", "up", &name, "h1/1"]).expect(0);
-    let until = Instant::now() + Duration::from_secs(60);
-    while run(&["ping", "10.77.0.3", "--device", &device(2), "-C", "1"]).code != Some(0) {
-        assert!(Instant::now() < until, "it stays silent");
-    }
+    run(&["ping", "10.77.0.3", "--device", &device(2), "-C", "1"]).expect(0);
 }
 
 /// Who was a member of a group when the fabric ended is one again when the next of its name is there.

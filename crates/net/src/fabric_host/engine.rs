@@ -141,9 +141,12 @@ impl Engine {
                         self.seats.iter_mut().any(|seat| seat.handle(now, &event));
                     }
                 }
-                Event::PortChanged { port, values } => {
+                Event::PortChanged { port, ref values } => {
+                    self.seats.iter_mut().for_each(|seat| {
+                        seat.handle(now, &event);
+                    });
                     if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
-                        client.tell_port(PortValues::of(&values));
+                        client.tell_port(PortValues::of(values));
                     }
                 }
                 Event::Room { port, sl } => {
