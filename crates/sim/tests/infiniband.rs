@@ -119,7 +119,8 @@ fn nobody_and_a_port_that_is_down_are_told_apart() {
     world.partition(hosts[0], true);
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.device(hosts[0]).port().state, PortState::Down);
-    assert!(matches!(try_to(ip(77)), CmErrorKind::Route(RouteError::PortDown)));
+    let CmErrorKind::Route(RouteError::NoLink(port)) = try_to(ip(77)) else { panic!("it has a link") };
+    assert_eq!(port, world.device(hosts[0]).name());
     world.partition(hosts[0], false);
     assert!(world.ib_up(LIMIT));
 }

@@ -111,6 +111,8 @@ pub(crate) struct CmState {
     tcp: Ports,
     udp: Ports,
     calls: VecDeque<Call>,
+    /// What the network has reported last is a closed port, not a host without a way.
+    port_unreachable: bool,
     /// Over iWARP.
     last_stream_listener: u32,
 }
@@ -135,6 +137,7 @@ impl CmState {
             tcp: Ports::default(),
             udp: Ports::default(),
             calls: VecDeque::new(),
+            port_unreachable: false,
             last_stream_listener: 0,
         }
     }
@@ -360,6 +363,7 @@ impl State {
         self.cm_run(now);
         // A packet that was too big says that somebody forwards packets there.
         if !matches!(why, Unreachable::TooBig(_)) {
+            self.cm.port_unreachable = why == Unreachable::Port;
             self.cm.engine.unreachable(now, dst);
         }
         self.cm_events(now);

@@ -79,6 +79,9 @@ pub enum RouteError {
     /// The InfiniBand port is not active.
     #[error("the port is not active: no subnet manager has brought it up")]
     PortDown,
+    /// The InfiniBand port, which is named, has no link.
+    #[error("port {0} has no link: its cable is pulled, or the other end is off")]
+    NoLink(String),
     /// More path bits than the port has LIDs for (IBTA §4.1.3).
     #[error("path bits {asked}: the port has LMC {lmc}, that is path bits 0 to {}", (1u16 << lmc) - 1)]
     PathBits {
@@ -114,6 +117,20 @@ pub enum RouteError {
     /// The system's answer, as an errno.
     #[error("the system answered with errno {0}")]
     System(i32),
+}
+
+impl RouteError {
+    /// Whether the request itself is wrong, on this device: no time and no peer can help it.
+    pub fn is_wrong_request(&self) -> bool {
+        matches!(
+            self,
+            RouteError::NoScope
+                | RouteError::NotOurSource
+                | RouteError::Family
+                | RouteError::PathBits { .. }
+                | RouteError::NoPathBits
+        )
+    }
 }
 
 /// A request for a route.
@@ -241,7 +258,11 @@ impl State {
             return Err(RouteError::NotOurSource);
         }
         if self.port != PortState::Active {
-            return Err(RouteError::PortDown);
+            let unplugged = self.ib.as_ref().is_some_and(|ib| ib.port.unplugged);
+            return Err(match unplugged {
+                true => RouteError::NoLink(self.config.name.clone()),
+                false => RouteError::PortDown,
+            });
         }
         self.routes.next += 1;
         let (token, dst) = (RouteToken(self.routes.next), asked.dst);

@@ -110,6 +110,11 @@ pub enum CmErrorKind {
         /// Its name.
         interface: String,
     },
+    /// The peer's host answers that nobody has the port of RoCE v2 open (ICMP port unreachable).
+    #[error(
+        "nobody at that address speaks RoCE v2: its UDP port 4791 is closed (ICMP port unreachable); is the program running?"
+    )]
+    PortUnreachable,
     /// There is no way there.
     #[error("{0}")]
     Route(RouteError),
@@ -251,9 +256,13 @@ impl CmError {
             CmErrorKind::Stream(error) => *error == StreamError::Refused,
             CmErrorKind::Route(error) => matches!(
                 error,
-                RouteError::PortDown | RouteError::NoProgram(_) | RouteError::Administrator(_)
+                RouteError::PortDown
+                    | RouteError::NoLink(_)
+                    | RouteError::NoProgram(_)
+                    | RouteError::Administrator(_)
             ),
-            kind => matches!(kind, CmErrorKind::Unreachable | CmErrorKind::LinkDown { .. }),
+            CmErrorKind::Unreachable | CmErrorKind::PortUnreachable | CmErrorKind::LinkDown { .. } => true,
+            _ => false,
         }
     }
 
@@ -265,7 +274,9 @@ impl CmError {
     /// The number librdmacm would report, positive.
     pub fn errno(&self) -> i32 {
         match &self.0.kind {
-            CmErrorKind::Rejected { .. } | CmErrorKind::NoService { .. } => 111,
+            CmErrorKind::Rejected { .. } | CmErrorKind::NoService { .. } | CmErrorKind::PortUnreachable => {
+                111
+            }
             CmErrorKind::TimedOut { .. }
             | CmErrorKind::Deadline { .. }
             | CmErrorKind::Silence { .. }

@@ -30,7 +30,7 @@ impl State {
                     CmErrorKind::Rejected { reason: r.reason, info: r.info, private_data: r.private_data };
                 self.cm_failed(id, kind);
             }
-            CmEvent::Failed { id, failure } => self.cm_failed(id, failure_kind(failure)),
+            CmEvent::Failed { id, failure } => self.cm_failed(id, self.failure_kind(failure)),
             CmEvent::Disconnected { id, cause, .. } => {
                 let Some(key) = self.cm.records.of_comm(id) else { return };
                 self.cm_end(key, End::Closed(DisconnectReason::from_cause(&cause)));
@@ -49,7 +49,7 @@ impl State {
             CmEvent::SidrReply { id, answer } => self.cm_answered(id, *answer),
             CmEvent::SidrFailed { id, failure } => {
                 self.cm_ud_gone(id);
-                self.cm_failed(id, failure_kind(failure));
+                self.cm_failed(id, self.failure_kind(failure));
             }
         }
     }
@@ -79,13 +79,14 @@ impl State {
             self.cm.records.take_comm(key);
         }
     }
-}
 
-fn failure_kind(failure: Failure) -> CmErrorKind {
-    match failure {
-        Failure::TimedOut { tries, .. } => CmErrorKind::TimedOut { tries },
-        Failure::Unreachable => CmErrorKind::Unreachable,
-        Failure::NotAnswered => CmErrorKind::NotAnsweredInTime,
-        Failure::Stale => CmErrorKind::Superseded,
+    fn failure_kind(&self, failure: Failure) -> CmErrorKind {
+        match failure {
+            Failure::TimedOut { tries, .. } => CmErrorKind::TimedOut { tries },
+            Failure::Unreachable if self.cm.port_unreachable => CmErrorKind::PortUnreachable,
+            Failure::Unreachable => CmErrorKind::Unreachable,
+            Failure::NotAnswered => CmErrorKind::NotAnsweredInTime,
+            Failure::Stale => CmErrorKind::Superseded,
+        }
     }
 }

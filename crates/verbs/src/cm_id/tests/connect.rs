@@ -431,13 +431,19 @@ fn unreachable() {
     let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
     let listener = listener(&world);
     let (connection, _accepted) = connected(&mut world, &listener, &a, &b);
-    let connecting = world.a.connect(ConnectOptions::new(addr(B, PORT + 1), &a.qp()));
     world.lose = Box::new(|_, _| true);
-    world.drain();
-    world.a.drive().unreachable(world.now, B.parse().unwrap(), Unreachable::TooBig(1400));
-    world.a.drive().unreachable(world.now, B.parse().unwrap(), Unreachable::Port);
-    let error = world.run(connecting).unwrap_err();
-    assert_eq!((error.kind(), error.errno()), (&CmErrorKind::Unreachable, 113));
+    for (why, kind, errno, words) in [
+        (Unreachable::Port, CmErrorKind::PortUnreachable, 111, "is the program running?"),
+        (Unreachable::Host, CmErrorKind::Unreachable, 113, "the peer cannot be reached"),
+    ] {
+        let connecting = world.a.connect(ConnectOptions::new(addr(B, PORT + 1), &a.qp()));
+        world.drain();
+        world.a.drive().unreachable(world.now, B.parse().unwrap(), Unreachable::TooBig(1400));
+        world.a.drive().unreachable(world.now, B.parse().unwrap(), why);
+        let error = world.run(connecting).unwrap_err();
+        assert_eq!((error.kind(), error.errno()), (&kind, errno));
+        assert!(error.is_nobody_there() && error.to_string().contains(words), "{error}");
+    }
     assert_eq!(connection.closed_reason(), None);
 }
 
