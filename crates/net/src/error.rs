@@ -104,6 +104,20 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no interface of that name.
+    #[error("there is no interface {name:?} on this host; `everywire devices` lists those with addresses")]
+    NoInterface {
+        /// The name.
+        name: String,
+    },
+    /// The fabric has no such port, or none for programs.
+    #[error("there is no device {name}: {why}")]
+    NoFabricPort {
+        /// The device's name.
+        name: String,
+        /// What there is instead.
+        why: String,
+    },
     /// The fabric does not run, or does not give the port away.
     #[error("cannot open {name}: {source}")]
     Fabric {

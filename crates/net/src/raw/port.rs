@@ -22,7 +22,7 @@ use everywire_wire::{Gid, MacAddr, UdpFrame};
 use socket2::Socket;
 
 use super::frame::{
-    GSO_UDP_L4, Sender, Tagging, VNET, capture_received, destination_v1, received, received_v1,
+    GSO_UDP_L4, Sender, Tagging, VNET, capture_received, capture_whole, destination_v1, received, received_v1,
 };
 use super::neighbour::{Link, Neighbours};
 use super::socket::{packet_drops, packet_socket};
@@ -93,15 +93,17 @@ impl RawPort {
         vlan: Option<Tagging>,
     ) -> Result<RawPort, OpenError> {
         let system = |step| move |source| OpenError::System { step, ip, source };
-        let interface = route::interface(interface).map_err(system("find the interface"))?;
-        let socket = packet_socket(&interface, options, vlan.map_or(0, |vlan| vlan.vid)).map_err(
-            |source| match source.raw_os_error() {
+        let interface = route::interface(interface).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => OpenError::NoInterface { name: interface.to_owned() },
+            _ => OpenError::System { step: "find the interface", ip, source },
+        })?;
+        let socket =
+            packet_socket(&interface, options, vlan).map_err(|source| match source.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
                     OpenError::NoRawPrivilege { interface: interface.name.clone(), source }
                 }
                 _ => OpenError::System { step: "open a packet socket", ip, source },
-            },
-        )?;
+            })?;
         let local = route::with_scope(ip, ROCE_V2_PORT, scope_id);
         let holder =
             RoceSocket::bind(local, Role::Sender, &options.socket).map_err(|source| match source.kind() {
@@ -152,7 +154,8 @@ impl RawPort {
         !self.waiting.is_empty() || !self.to_self.is_empty()
     }
 
-    /// Receives one batch; returns whether there may be more. Frames go to `capture` as they are.
+    /// Receives one batch; returns whether there may be more. Frames go to `capture` as they are, with the
+    /// tags of a tagged device.
     pub fn receive(
         &mut self,
         lost: &mut u64,
@@ -176,7 +179,7 @@ impl RawPort {
         self.counters.received_pieces += count as u64;
         let (local, groups) = (self.local, &self.groups);
         let (mut malformed, mut not_ours, mut from) = (0, 0, MacAddr::default());
-        self.recv.for_each_frame(|bytes| {
+        self.recv.for_each_frame(|bytes, tag| {
             let Some((vnet, frame)) = bytes.split_first_chunk::<VNET>() else { return };
             let mut refuse = || {
                 malformed += 1;
@@ -189,7 +192,7 @@ impl RawPort {
                     return;
                 }
                 if let Some(capture) = capture.as_deref_mut() {
-                    capture.frame(Direction::Inbound, frame, None);
+                    capture_whole(capture, frame, tag);
                 }
                 return each(received_v1(packet));
             }
@@ -203,7 +206,7 @@ impl RawPort {
             let segment = if train { usize::from(u16::from_ne_bytes([vnet[4], vnet[5]])) } else { 0 };
             let received = received(&parsed, segment);
             if let Some(capture) = capture.as_deref_mut() {
-                capture_received(capture, frame, &parsed, &received);
+                capture_received(capture, frame, tag, &parsed, &received);
             }
             each(received);
         });

@@ -8,6 +8,7 @@ use everywire_wire::MacAddr;
 use everywire_wire::eth::Ethertype;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
+use super::frame::Tagging;
 use crate::route::Interface;
 use crate::sockopt;
 use crate::udp::{PortOptions, ROCE_V2_PORT};
@@ -15,13 +16,21 @@ use crate::udp::{PortOptions, ROCE_V2_PORT};
 const PACKET_VNET_HDR: i32 = 15;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 
-pub(super) fn packet_socket(interface: &Interface, options: &PortOptions, vlan: u16) -> io::Result<Socket> {
+pub(super) fn packet_socket(
+    interface: &Interface,
+    options: &PortOptions,
+    vlan: Option<Tagging>,
+) -> io::Result<Socket> {
     // No protocol until the filter stands, so that nothing else gets in.
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
     let fd = socket.as_fd();
-    sockopt::attach_filter(fd, &roce_filter(vlan))?;
+    sockopt::attach_filter(fd, &roce_filter(vlan.map_or(0, |vlan| vlan.vid)))?;
     sockopt::set(fd, libc::SOL_PACKET, PACKET_VNET_HDR, 1i32)?;
     sockopt::set(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1i32)?;
+    if vlan.is_some() {
+        // Beside each frame the tag that it had: a capture is to show it.
+        sockopt::set(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1i32)?;
+    }
     let buffer = i32::try_from(options.socket.recv_buffer).unwrap_or(i32::MAX);
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
