@@ -24,6 +24,7 @@ mod progress;
 mod samples;
 mod second;
 mod serve;
+mod words;
 
 use std::io::IsTerminal;
 
@@ -64,7 +65,7 @@ enum Command {
     Nvme(nvme::Args),
     /// iSCSI: discover, log in, read, write.
     Iscsi(iscsi::Args),
-    /// Serve namespaces to NVMe over RDMA hosts, Linux's among them.
+    /// Serve disks: to NVMe over RDMA hosts, Linux's among them, and to iSCSI initiators over TCP.
     Serve(serve::Args),
     /// Ping over RDMA: rping's protocol, with `everywire ping --listen` or rping on the other side.
     Ping(ping::Args),

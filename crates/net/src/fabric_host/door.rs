@@ -82,6 +82,14 @@ impl std::fmt::Display for Departure {
     }
 }
 
+/// Why a program is not let in.
+enum Refusal {
+    /// There is no such port, or none for programs.
+    NoSuchPort(String),
+    /// Anything else.
+    Other(String),
+}
+
 #[derive(Debug)]
 struct Newcomer {
     channel: Channel,
@@ -206,8 +214,12 @@ impl Door {
                     self.clients.insert(port, Client::new(one.channel, one.pid, values));
                     self.events.push(DoorEvent::Attached { port, pid: one.pid });
                 }
-                Err(text) => {
-                    let _ = one.channel.send(&Message::Refused(&text).bytes()); // it may have gone
+                Err(refusal) => {
+                    let message = match &refusal {
+                        Refusal::NoSuchPort(text) => Message::NoSuchPort(text),
+                        Refusal::Other(text) => Message::Refused(text),
+                    };
+                    let _ = one.channel.send(&message.bytes()); // it may have gone
                 }
             }
         }
@@ -215,25 +227,27 @@ impl Door {
     }
 
     /// Whom to let in with what words; or why not.
-    fn admit(&self, built: &mut Built, now: Instant, hello: &[u8]) -> Result<(PortId, Welcome), String> {
+    fn admit(&self, built: &mut Built, now: Instant, hello: &[u8]) -> Result<(PortId, Welcome), Refusal> {
         let Some(Message::Hello { version, port: text }) = Message::parse(hello) else {
-            return Err("the first message is no hello of this protocol".to_owned());
+            return Err(Refusal::Other("the first message is no hello of this protocol".to_owned()));
         };
         if version != VERSION {
-            return Err(format!(
+            return Err(Refusal::Other(format!(
                 "it speaks version {VERSION} of the attach protocol, this program {version}: both must be of one release"
-            ));
+            )));
         }
-        let wanted = built.plan.port(text)?;
-        let NodeRef::Host(index) = wanted.node else {
-            return Err(format!("{text} is a switch's port; programs attach to hosts"));
+        let wanted = built.plan.port(text).map_err(Refusal::NoSuchPort)?;
+        let of = |whose: &str| {
+            Err(Refusal::NoSuchPort(format!("{text} is a {whose}'s port; programs attach to hosts")))
         };
+        let NodeRef::Host(index) = wanted.node else { return of("switch") };
         if built.plan.hosts[index].router {
-            return Err(format!("{text} is a router's port; programs attach to hosts"));
+            return of("router");
         }
         let port = built.port_id(wanted);
         if let Some(client) = self.clients.get(&port) {
-            return Err(format!("{} is taken by process {}", built.plan.port_name(wanted), client.pid));
+            let name = built.plan.port_name(wanted);
+            return Err(Refusal::Other(format!("{name} is taken by process {}", client.pid)));
         }
         // A process that died has left the link down.
         if let Some(link) = built.link_at(port)
@@ -243,7 +257,8 @@ impl Door {
         }
         let host = &built.plan.hosts[index];
         let ip = host.ips.get(usize::from(wanted.port) - 1).map_or(Gid::ZERO, |ip| Gid::from(*ip));
-        let port_values = client::values(&built.subnet, port).ok_or("the port is not in the subnet")?;
+        let port_values = client::values(&built.subnet, port)
+            .ok_or_else(|| Refusal::Other("the port is not in the subnet".to_owned()))?;
         let port_guid = Guid(host.guid.0 + u64::from(wanted.port));
         Ok((port, Welcome { version: VERSION, node_guid: host.guid, port_guid, ip, port: port_values }))
     }

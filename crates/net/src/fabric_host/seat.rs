@@ -82,7 +82,8 @@ impl Seat {
                 // Tables are new: what was warned of before them may be mended.
                 self.warnings.retain(|old| *old == text);
             }
-            self.events.push(FabricEvent::SubnetManager { text, warning });
+            let at = built.name(self.port());
+            self.events.push(FabricEvent::SubnetManager { at, text, warning });
         }
         said
     }
@@ -163,7 +164,11 @@ fn name(plan: &Plan, guid: Guid) -> String {
 fn words(event: &SmEvent, plan: &Plan) -> (String, bool) {
     match event {
         SmEvent::SubnetUp { switches, end_ports, engine } => (
-            format!("the subnet is up: {switches} switches, {end_ports} ports of hosts, routed {engine}"),
+            format!(
+                "the subnet is up: {switches} switch{}, {end_ports} port{} of hosts, routed {engine}",
+                if *switches == 1 { "" } else { "es" },
+                if *end_ports == 1 { "" } else { "s" },
+            ),
             false,
         ),
         SmEvent::LinkLost { from, to } => {

@@ -34,6 +34,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Hello { version: VERSION, port: "h1/1" },
         Message::Welcome(Box::new(welcome)),
         Message::Refused("no"),
+        Message::NoSuchPort("h1 to h2"),
         Message::Packet(&[0; 64]),
         Message::Credit { lane: 16, total: 70 },
         Message::Port(Box::new(values())),

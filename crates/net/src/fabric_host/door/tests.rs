@@ -140,7 +140,7 @@ fn wrong_keys_are_told_of_by_the_subnet_manager() {
     (perf[0], perf[1], perf[2], perf[3]) = (1, class::PERF_MGT, 1, method::GET);
     let told = |words: [&str; 3]| {
         wait_for(&events, |event| match event {
-            FabricEvent::SubnetManager { text, warning } => {
+            FabricEvent::SubnetManager { text, warning, .. } => {
                 *warning && words.iter().all(|w| text.contains(w))
             }
             _ => false,
