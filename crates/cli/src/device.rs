@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, WireKind, possible_devices, route};
+use everywire_nvmeof::Scoped;
 use everywire_verbs::Mtu;
 
 use crate::error::CliError;
@@ -151,6 +152,12 @@ pub fn listen_at(host: &Host, port: u16) -> Result<SocketAddr, CliError> {
     Ok(route::with_scope(*ip, port, *scope_id))
 }
 
+/// The line by which a server says where it listens: the address with its interface, and the device.
+pub fn listening(host: &Host, addr: SocketAddr) -> String {
+    let shown = Scoped(addr, Some(&host.interface().name));
+    format!("listening on {shown}, device {}", host.device().name())
+}
+
 fn scope_of(addr: SocketAddr) -> u32 {
     match addr {
         SocketAddr::V6(v6) => v6.scope_id(),
@@ -177,6 +184,8 @@ fn blame(error: OpenError) -> CliError {
         OpenError::Name { .. }
         | OpenError::Address { .. }
         | OpenError::NotOurs { .. }
+        | OpenError::NoInterface { .. }
+        | OpenError::NoFabricPort { .. }
         | OpenError::NoCapture { .. } => CliError::usage(error),
         other => CliError::failed(other),
     }

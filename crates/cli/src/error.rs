@@ -95,9 +95,9 @@ pub fn cm(source: CmError) -> CliError {
 /// The same, with another text.
 pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
     let error = match source.kind() {
+        CmErrorKind::NotOurAddress { .. } | CmErrorKind::NoScope => CliError::usage(text),
+        CmErrorKind::Route(route) if route.is_wrong_request() => CliError::usage(text),
         CmErrorKind::AddressInUse
-        | CmErrorKind::NotOurAddress { .. }
-        | CmErrorKind::NoScope
         | CmErrorKind::PrivateDataTooLong { .. }
         | CmErrorKind::Qp(_)
         | CmErrorKind::Verbs(_)
@@ -114,7 +114,7 @@ pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
 /// A refused call: what the device does not offer is asked for by the command line.
 pub fn verbs(source: VerbsError) -> CliError {
     match source.kind() {
-        ErrorKind::NotSupported => CliError::usage(source),
+        ErrorKind::NotSupported | ErrorKind::InvalidArgument => CliError::usage(source),
         ErrorKind::Unreachable => CliError::peer(source),
         _ => CliError::failed(source),
     }

@@ -67,9 +67,9 @@ impl FromStr for Door {
                 Ok(Door::Unix(path.into()))
             };
         }
-        let name: PeerName = text
-            .parse()
-            .map_err(|why| format!("`{text}` is no path of a UNIX socket, nor ADDRESS[:PORT]: {why}"))?;
+        let name: PeerName = text.parse().map_err(|why| {
+            format!("`{text}` is no ADDRESS[:PORT] ({why}); a UNIX socket's path has a slash: ./{text}")
+        })?;
         Ok(Door::Tcp(name.socket_addr(PORT)))
     }
 }

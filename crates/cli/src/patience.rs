@@ -52,7 +52,10 @@ pub async fn connect<T>(
         match error.cure() {
             Cure::None => return Err(error),
             Cure::Time if start.elapsed() < ABSENCE => pause(PAUSE).await,
-            Cure::Time => return Err(error.and(format_args!("it was tried for {ABSENCE:?}"))),
+            Cure::Time => {
+                let seconds = start.elapsed().as_secs_f64();
+                return Err(error.and(format_args!("it was tried for {seconds:.1} s")));
+            }
             Cure::OtherQueuePair => {
                 stale += 1;
                 if stale == QUEUE_PAIRS {
@@ -111,8 +114,21 @@ mod tests {
     fn patience_ends_and_says_so() {
         let start = Instant::now();
         let (outcome, attempts) = run(|_| Err(CliError::peer("refused").with_cure(Cure::Time)));
-        assert_eq!(outcome.unwrap_err().to_string(), "refused; it was tried for 1s");
+        assert_eq!(outcome.unwrap_err().to_string(), "refused; it was tried for 1.0 s");
         assert!(attempts > 2 && start.elapsed() >= ABSENCE);
+    }
+
+    #[test]
+    fn an_attempt_that_takes_longer_is_told_as_long() {
+        let (outcome, attempts) = run(|_| {
+            std::thread::sleep(Duration::from_millis(1310));
+            Err(CliError::peer("refused").with_cure(Cure::Time))
+        });
+        assert_eq!(attempts, 1);
+        let text = outcome.unwrap_err().to_string();
+        let seconds: f64 =
+            text.trim_start_matches("refused; it was tried for ").trim_end_matches(" s").parse().unwrap();
+        assert!(seconds >= 1.3, "{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::error::CliError;
+use crate::error::{Blame, CliError};
 use crate::peer::PeerName;
 
 /// Loopback addresses tried.
@@ -43,6 +43,20 @@ pub struct SecondProcess {
 struct NotStarted {
     /// What it said on standard error.
     said: String,
+    /// What it ended with, if it has ended by itself.
+    code: Option<i32>,
+}
+
+impl NotStarted {
+    /// The same failure, with the same exit code.
+    fn pass_on(&self) -> CliError {
+        let text = format_args!("the target's process: {}", self.said);
+        match self.code {
+            Some(code) if code == Blame::Usage as i32 => CliError::usage(text),
+            Some(code) if code == Blame::Peer as i32 => CliError::peer(text),
+            _ => CliError::failed(text),
+        }
+    }
 }
 
 impl SecondProcess {
@@ -68,7 +82,7 @@ impl SecondProcess {
                 Err(e) if devices.len() > 1 && TAKEN.iter().any(|words| e.said.contains(words)) => {
                     last = e.said
                 }
-                Err(e) => return Err(CliError::failed(format_args!("the target's process: {}", e.said))),
+                Err(e) => return Err(e.pass_on()),
             }
         }
         let (first, end) =
@@ -122,9 +136,10 @@ fn launch(
     let _ = child.kill(); // it may have ended by itself
     let mut said = String::new();
     let _ = err.read_to_string(&mut said); // as much as there is
-    let _ = child.wait();
+    let code = child.wait().ok().and_then(|status| status.code());
     let said = said.trim().trim_start_matches("everywire: ").to_owned();
-    Ok(Err(NotStarted { said: if said.is_empty() { "it ended without a word".to_owned() } else { said } }))
+    let said = if said.is_empty() { "it ended without a word".to_owned() } else { said };
+    Ok(Err(NotStarted { said, code }))
 }
 
 impl Drop for SecondProcess {

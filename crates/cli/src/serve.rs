@@ -12,7 +12,6 @@ pub use target::memory_warning;
 use std::path::PathBuf;
 
 use everywire_net::{Host, OpenOptions, TokioRt, route};
-use everywire_nvmeof::Scoped;
 use everywire_nvmeof::rdma::{NvmeTarget, TargetOptions};
 use everywire_verbs::rt::{Either, select};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -167,12 +166,10 @@ fn tell_counters(host: &Host) {
 }
 
 fn listen(nvme: &NvmeTarget, host: &Host, port: u16) -> Result<(), CliError> {
-    let device = host.device();
     for (ip, scope_id) in host.addresses() {
         let address = route::with_scope(*ip, port, *scope_id);
-        let address = nvme.listen(device, address).map_err(CliError::failed)?;
-        let shown = Scoped(address, Some(&host.interface().name));
-        print(format_args!("listening on {shown}, device {}", device.name()))?;
+        let address = nvme.listen(host.device(), address).map_err(CliError::failed)?;
+        print(device::listening(host, address))?;
     }
     Ok(())
 }

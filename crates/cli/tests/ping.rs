@@ -48,16 +48,19 @@ fn every_other_wire() {
 
 #[test]
 fn a_port_nobody_listens_on_is_a_rejection_with_its_reason() {
-    let _server = Server::start(&["ping", "--listen", "--persistent", "--device", &device(3)]);
+    let server = Server::start(&["ping", "--listen", "--persistent", "--device", &device(3)]);
+    server.says(&[&format!("ping: listening on {}:7174, device {}", ip(3), device(3))]);
     let outcome = run(&["ping", &format!("{}:9", ip(3)), "--device", &device(4)]).expect(3);
     assert!(outcome.stderr.contains("invalid service ID (8)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains(&ip(4)) && outcome.stderr.contains(&format!("{}:9", ip(3))), "both ends");
 }
 
 #[test]
-fn an_address_nobody_has_is_unreachable() {
+fn an_address_where_nothing_runs_is_told_as_such() {
     let outcome = run(&["ping", &ip(5), "--device", &device(6)]).expect(3);
-    assert!(outcome.stderr.contains("cannot be reached"), "{}", outcome.stderr);
+    for words in ["UDP port 4791 is closed", "is the program running?", "it was tried for 1."] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
 }
 
 #[test]
@@ -120,6 +123,12 @@ fn wrong_usage_is_2() {
     assert!(outcome.stderr.contains("rocev2:127.0.0.2"), "{}", outcome.stderr);
     let outcome = run(&["ping", "127.0.0.1", "--device", "rocev2:203.0.113.9"]).expect(2);
     assert!(outcome.stderr.contains("everywire devices"), "{}", outcome.stderr);
+    let outcome = run(&["ping", "--multicast", "239.1.2.3", "--device", "iwarp:127.0.0.1"]).expect(2);
+    assert!(outcome.stderr.contains("has no datagrams"), "{}", outcome.stderr);
+    let outcome = run(&["ping", "127.0.0.1", "--device", "rocev1:nosuch0/10.0.0.1"]).expect(2);
+    assert!(outcome.stderr.contains("no interface \"nosuch0\""), "{}", outcome.stderr);
+    let outcome = run(&["ping", "--listen", "--device", "iwarp:203.0.113.9"]).expect(2);
+    assert!(outcome.stderr.contains("203.0.113.9"), "{}", outcome.stderr);
 }
 
 #[test]

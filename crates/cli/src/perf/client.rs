@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use everywire_net::Host;
 use everywire_net::baseline::{self, BaselineOptions, BaselineResult};
 use everywire_verbs::{
-    Access, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps, QpInit, Qpn,
-    Remote, UdDest, WcStatus,
+    Access, CmError, CmErrorKind, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp,
+    QpCaps, QpInit, Qpn, Remote, UdDest, WcStatus, WireFeature,
 };
 
 use super::datagram::{self, GRH_BYTES, headroom};
@@ -110,8 +110,22 @@ pub fn run(args: &Args, mut plan: Plan) -> Result<(), CliError> {
     Report { name, measured, baseline, raw, by_time: plan.latency }.print(args.json)
 }
 
+/// What the device's wire does not have is wrong usage, and nobody need be asked.
+fn check_wire(device: &Device, plan: &Plan) -> Result<(), CliError> {
+    match device.config().lacks(WireFeature::Atomics).filter(|_| plan.operation == Operation::Atomic) {
+        None => Ok(()),
+        Some(why) => {
+            let name = device.name();
+            Err(CliError::usage(format_args!(
+                "{name}: {why}: name it {name},rfc7306, and the peer's likewise"
+            )))
+        }
+    }
+}
+
 fn product(args: &Args, plan: &mut Plan, peer: SocketAddr) -> Result<Measured, CliError> {
     let host = args.device.open_for_peer(peer)?;
+    check_wire(host.device(), plan)?;
     if plan.service == Service::Ud && args.size.is_none() && !plan.latency {
         let pd = host.device().alloc_pd().map_err(CliError::failed)?;
         plan.size = everywire_net::block_on(datagram::path_mtu(&pd, peer))?;
@@ -221,13 +235,25 @@ async fn connect(
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &link.qp) };
-    let connection = pd.device().connect(options.timeout(PATIENCE)).await.map_err(error::cm)?;
+    let connection = pd.device().connect(options.timeout(PATIENCE)).await.map_err(refused)?;
     let answer = Hello::parse(connection.private_data())
         .map_err(|e| CliError::peer(format_args!("{}: {e}", link.who)))?;
     link.remote = answer.remote;
     link.peer_qpn = connection.param().qp_num;
     link.connection = Some(connection);
     Ok(link)
+}
+
+/// A failure of connecting, with what the peer says to it.
+fn refused(source: CmError) -> CliError {
+    let CmErrorKind::Rejected { private_data, .. } = source.kind() else { return error::cm(source) };
+    let used = private_data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    match std::str::from_utf8(&private_data[..used]) {
+        Ok(words) if used > 0 && !words.contains(char::is_control) => {
+            error::cm_with(&source, format_args!("{source} It says: {words}"))
+        }
+        _ => error::cm(source),
+    }
 }
 
 fn ready_to_receive(link: &Link, plan: &Plan) -> Result<(), CliError> {

@@ -10,7 +10,7 @@ use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, Rt, select};
 use everywire_verbs::{
     Access, ConnParam, ConnectRequest, Cq, Device, ListenOptions, Listener, MemoryRegion, Pd, Qp, QpCaps,
-    QpInit, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus,
+    QpInit, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus, WireFeature,
 };
 
 use super::client::{UNACKNOWLEDGED, slots};
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     runtime.block_on(async {
         // Signals count from before the first line of output, so that whoever reads it may send one.
         let mut signals = Signals::new()?;
-        print(format_args!("listening on {addr}"))?;
+        print(crate::device::listening(&host, addr))?;
         match select(server.serve_all(&listener, datagrams.as_ref()), signals.next()).await {
             Either::First(ended) => ended,
             Either::Second(name) => {
@@ -117,7 +117,7 @@ impl Server {
 
     /// A test on a connection.
     async fn serve(self, request: ConnectRequest) -> Result<(), CliError> {
-        let hello = match check(request.private_data()) {
+        let hello = match check(request.private_data()).and_then(|hello| self.can(hello)) {
             Ok(hello) => hello,
             Err(why) => {
                 request.reject(truncated(&why)).map_err(error::cm)?;
@@ -145,6 +145,22 @@ impl Server {
         };
         connection.disconnect().await;
         outcome
+    }
+
+    /// What this device does not have is refused with words: the client's requests would only end in errors.
+    fn can(&self, hello: Hello) -> Result<Hello, String> {
+        match self
+            .device
+            .config()
+            .lacks(WireFeature::Atomics)
+            .filter(|_| hello.operation == Operation::Atomic)
+        {
+            None => Ok(hello),
+            Some(_) => {
+                let name = self.device.name();
+                Err(format!("no atomics at this end: start it with --device {name},rfc7306"))
+            }
+        }
     }
 
     /// A test of datagrams, or a question.

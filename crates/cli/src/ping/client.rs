@@ -12,6 +12,7 @@ use super::{Advert, Args, Endpoint, between};
 use crate::attached::while_attached;
 use crate::error::{self, CliError, print};
 use crate::patience::{self, PATIENCE};
+use crate::words::count;
 
 /// Pings `peer`.
 pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
@@ -137,8 +138,8 @@ fn summary(args: &Args, peer: SocketAddr, times: &[Duration]) -> Result<(), CliE
                    "min_us": at(0.0), "p50_us": at(0.5), "p99_us": at(0.99), "max_us": at(1.0)}))?;
     } else {
         print(format_args!(
-            "{} turns of {} bytes, all verified; min/p50/max {:.1}/{:.1}/{:.1} us",
-            times.len(),
+            "{} of {} bytes, all verified; min/p50/max {:.1}/{:.1}/{:.1} us",
+            count(times.len(), "turn", "s"),
             args.size,
             at(0.0),
             at(0.5),

@@ -18,9 +18,10 @@ use everywire_verbs::{
 use serde_json::json;
 
 use super::{Args, check};
-use crate::error::{CliError, print};
+use crate::error::{self, CliError, print};
 use crate::perf::datagram::{GRH_BYTES, QKEY, queue_pair};
 use crate::serve::Signals;
+use crate::words::count;
 
 /// Bytes that a datagram begins with, all of a question.
 const HEAD: usize = 12;
@@ -135,7 +136,9 @@ async fn ask(args: &Args, runtime: &TokioRt, end: &mut End, member: &Multicast) 
             "sent": args.count, "answers": answers, "members": members,
         }))?;
     } else {
-        print(format_args!("{} questions, {answers} answers of {} members", args.count, members.len()))?;
+        let (questions, answers) =
+            (count(args.count as usize, "question", "s"), count(answers, "answer", "s"));
+        print(format_args!("{questions}, {answers} of {}", count(members.len(), "member", "s")))?;
     }
     if members.is_empty() {
         return Err(CliError::peer(format_args!("nobody in {} has answered", member.group())));
@@ -170,7 +173,7 @@ impl End {
         let cq = device.create_cq(4 * RECEIVES as u32).map_err(CliError::failed)?;
         let wrs = RECEIVES as u32;
         let caps = QpCaps { max_send_wr: wrs, max_recv_wr: wrs, ..QpCaps::default() };
-        let qp = queue_pair(&pd, &cq, caps).map_err(CliError::failed)?;
+        let qp = queue_pair(&pd, &cq, caps).map_err(error::verbs)?;
         let slots = pd.register(RECEIVES * SLOT, Access::LOCAL_WRITE).map_err(CliError::failed)?;
         let scope_id = device.gids().first().map_or(0, |gid| gid.scope_id);
         let own = device.gids().first().map(|gid| Gid::from(gid.ip)).unwrap_or_default();

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::target;
 use crate::error::CliError;
+use crate::fabric::topology;
 
 /// NVMe over RDMA's port (IANA).
 pub const NVME_PORT: u16 = 4420;
@@ -344,7 +345,12 @@ fn read(path: &Path) -> Result<File, CliError> {
 
 fn parse(text: &str, whence: &str) -> Result<File, CliError> {
     // The error names line and column, shows the line, and lists the keys that exist there.
-    toml::from_str(text).map_err(|e| CliError::usage(format_args!("{whence}: {e}")))
+    toml::from_str(text).map_err(|e| match topology::parse(text, whence, "fabric") {
+        Ok(_) => CliError::usage(format_args!(
+            "{whence} is a fabric's topology (`everywire fabric run {whence}`), no configuration of `everywire serve`"
+        )),
+        Err(_) => CliError::usage(format_args!("{whence}: {e}")),
+    })
 }
 
 fn subsystem(file: SubsystemFile) -> Result<Subsystem, String> {
