@@ -161,14 +161,8 @@ impl Host {
 
     /// A device at a port of a running fabric.
     fn open_fabric(name: &str, wire: &FabricWire, options: &OpenOptions) -> Result<Host, OpenError> {
-        let failed = |source| OpenError::Fabric { name: name.to_owned(), source };
-        let (port, welcome) =
-            FabricPort::attach(&wire.fabric, &wire.port).map_err(|source| match source.kind() {
-                io::ErrorKind::InvalidInput => {
-                    OpenError::NoFabricPort { name: name.to_owned(), why: source.to_string() }
-                }
-                _ => failed(source),
-            })?;
+        let failed = |source| OpenError::fabric(name, source);
+        let (port, welcome) = FabricPort::attach(&wire.fabric, &wire.port).map_err(failed)?;
         let seed = options.seed.map_or_else(entropy, Ok).map_err(failed)?;
         let most = welcome.port.mtu;
         let active_mtu = options.mtu.filter(|asked| asked.bytes() < most.bytes()).unwrap_or(most);

@@ -139,6 +139,23 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// A port that is not to be had: `InvalidInput` says that there is none.
+    pub(crate) fn fabric(name: &str, source: io::Error) -> OpenError {
+        let name = name.to_owned();
+        match source.kind() {
+            io::ErrorKind::InvalidInput => OpenError::NoFabricPort { name, why: source.to_string() },
+            _ => OpenError::Fabric { name, source },
+        }
+    }
+
+    /// An interface that cannot be asked for, or that is not there.
+    pub(crate) fn interface(name: &str, ip: IpAddr, source: io::Error) -> OpenError {
+        match source.kind() {
+            io::ErrorKind::NotFound => OpenError::NoInterface { name: name.to_owned() },
+            _ => OpenError::System { step: "find the interface", ip, source },
+        }
+    }
+
     /// The same, with the limit named if file descriptors have run out.
     pub(crate) fn with_limit(self) -> OpenError {
         let source = match &self {

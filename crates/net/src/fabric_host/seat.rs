@@ -83,6 +83,8 @@ impl Seat {
                 self.warnings.retain(|old| *old == text);
             }
             let at = built.name(self.port());
+            // A switch is known by its name alone.
+            let at = at.strip_suffix("/0").unwrap_or(&at).to_owned();
             self.events.push(FabricEvent::SubnetManager { at, text, warning });
         }
         said

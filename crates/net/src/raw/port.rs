@@ -93,10 +93,8 @@ impl RawPort {
         vlan: Option<Tagging>,
     ) -> Result<RawPort, OpenError> {
         let system = |step| move |source| OpenError::System { step, ip, source };
-        let interface = route::interface(interface).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => OpenError::NoInterface { name: interface.to_owned() },
-            _ => OpenError::System { step: "find the interface", ip, source },
-        })?;
+        let interface =
+            route::interface(interface).map_err(|source| OpenError::interface(interface, ip, source))?;
         let socket =
             packet_socket(&interface, options, vlan).map_err(|source| match source.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
