@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use everywire_verbs::{CmError, CmErrorKind, Connection, ErrorKind, VerbsError, WcStatus};
 
@@ -59,6 +60,11 @@ impl CliError {
     /// The same failure with more to say.
     pub fn and(self, more: impl Display) -> CliError {
         CliError { text: format!("{}; {more}", self.text), ..self }
+    }
+
+    /// The same failure, and where it was.
+    pub fn within(self, place: impl Display) -> CliError {
+        CliError { text: format!("{place}: {}", self.text), ..self }
     }
 
     /// The same, of a connection that this could help.
@@ -120,9 +126,15 @@ pub fn verbs(source: VerbsError) -> CliError {
     }
 }
 
-/// How a work request ended; of one that was flushed, what has ended the connection.
-pub fn ended(status: WcStatus, connection: Option<&Connection>) -> String {
+/// How a work request ended; of one that was flushed, what has ended the connection; of one that nobody has acknowledged, that
+/// the peer is lost, and how long nothing was heard of it.
+pub fn ended(status: WcStatus, connection: Option<&Connection>, silent: Option<Duration>) -> String {
     match (status, connection.and_then(Connection::closed_reason)) {
+        (WcStatus::RetryExcErr, _) => {
+            let silent = silent.map_or_else(String::new, |time| format!(" for {:.1} s", time.as_secs_f64()));
+            let (name, code) = (status.as_str(), status as u8);
+            format!("the peer is lost: it has acknowledged nothing{silent} ({name}, {code})")
+        }
         (WcStatus::WrFlushErr, Some(reason)) => format!("the connection was lost: {reason}"),
         _ => format!("{} ({})", status.as_str(), status as u8),
     }

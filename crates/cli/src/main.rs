@@ -20,6 +20,7 @@ mod patience;
 mod peer;
 mod perf;
 mod ping;
+mod probe;
 mod progress;
 mod samples;
 mod second;

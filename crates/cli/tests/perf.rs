@@ -105,6 +105,21 @@ fn atomics_of_one_end_are_refused_with_words() {
     server.says(&["perf client", &words]);
 }
 
+/// Neither does a killed client stay for ever, whatever it did: nobody disconnects for it.
+#[test]
+fn a_killed_client_is_noticed() {
+    for (n, test) in [(20, &["write"][..]), (22, &["send"]), (24, &["send", "--latency"])] {
+        let server = Server::start(&["perf", "--listen", "--device", &format!("rocev2:{}", ip(n))]);
+        let (peer, device) = (ip(n), format!("rocev2:{}", ip(n + 1)));
+        let args = [&["perf"], test, &[&peer, "--device", &device, "-D", "60"]].concat();
+        let mut client = common::program(&args).spawn().expect("the program starts");
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        client.kill().expect("a child can be killed");
+        client.wait().expect("a child can be waited for");
+        server.says(&["perf client ", "the peer is lost: it has acknowledged nothing"]);
+    }
+}
+
 /// A server that is told to stop says so and ends well.
 #[test]
 fn the_server_ends_in_order() {

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Scratch, Server, device, fabric_of_two, ip, run, tshark_finds_nothing};
 
 #[test]
@@ -85,14 +87,43 @@ fn a_lost_peer_is_told_as_lost() {
         for word in ["Flushed", "flushed", ":0 "] {
             assert!(!outcome.stderr.contains(word), "{wire}: {}", outcome.stderr);
         }
-        assert!(
-            wire != "iwarp" || outcome.stderr.contains("the connection was lost: "),
-            "{}",
-            outcome.stderr
-        );
+        let lost = match wire {
+            "iwarp" => "the connection was lost: ",
+            _ => "the peer is lost: it has acknowledged nothing for ",
+        };
+        assert!(outcome.stderr.contains(lost), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(": in turn "), "{}", outcome.stderr);
     }
     let outcome = run(&["ping", &ip(12), "--device", &format!("iwarp:{}", ip(13))]).expect(3);
     assert!(!outcome.stderr.contains(":0 "), "{}", outcome.stderr);
+}
+
+/// A listener that waits for the next message of a client finds out that it was killed, in half a minute and by name: by its
+/// own questions, or iWARP's by TCP.
+#[test]
+fn a_killed_client_is_noticed() {
+    let (_fabric, [mine, theirs]) = fabric_of_two("killed");
+    let sockets = |wire: &str| (format!("{wire}:{}", ip(16)), format!("{wire}:{}", ip(17)), ip(17));
+    for (near, far, address) in [sockets("rocev2"), sockets("iwarp"), (mine, theirs, "10.77.0.2".to_owned())]
+    {
+        let server = Server::start(&["ping", "--listen", "--persistent", "--device", &far]);
+        let args = ["ping", &address, "--device", &near, "-C", "100", "-i", "60000"];
+        let mut client = Server::start_until(&args, "turn=0");
+        // It has said nothing for longer than a question takes, and is not lost for that.
+        std::thread::sleep(Duration::from_secs(6));
+        assert_eq!(server.lines_with("lost"), Vec::<String>::new());
+        client.signal("KILL");
+        client.wait();
+        let killed = Instant::now();
+        server.says(
+            &["ping: ", " is lost after 1 turn"]
+                .map(|word| if near.starts_with("iwarp") { "left after 1 turn" } else { word }),
+        );
+        assert!(killed.elapsed() < Duration::from_secs(30), "{near}: {:?}", killed.elapsed());
+        if !near.starts_with("iwarp") {
+            server.says(&["everywire: ping ", "the peer is lost: it has acknowledged nothing for "]);
+        }
+    }
 }
 
 /// The README and the help agree on what the program ends with.

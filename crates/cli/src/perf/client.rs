@@ -1,6 +1,7 @@
 //! The measuring side: connects, runs the test, and measures raw UDP where that was asked for.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use everywire_net::Host;
 use everywire_net::baseline::{self, BaselineOptions, BaselineResult};
@@ -17,6 +18,7 @@ use super::{Args, Operation, Plan, Service, throughput};
 use crate::attached::{self, while_attached};
 use crate::error::{self, CliError};
 use crate::patience::{self, PATIENCE};
+use crate::probe::ACK_TIMEOUT;
 use crate::progress::Progress;
 use crate::second::SecondProcess;
 use crate::second::places::{self, ByHand};
@@ -54,9 +56,10 @@ pub struct Link {
 }
 
 impl Link {
-    /// How a request ended that failed: what ended the connection, where that is why it was flushed.
-    pub fn ended(&self, status: WcStatus) -> String {
-        error::ended(status, self.connection.as_ref())
+    /// How a request ended that failed: what ended the connection, where that is why it was flushed; or that nothing was heard
+    /// of the peer for so long.
+    pub fn ended(&self, status: WcStatus, silent: Option<Duration>) -> String {
+        error::ended(status, self.connection.as_ref(), silent)
     }
 
     /// A slot of the peer's buffer.
@@ -232,6 +235,7 @@ async fn connect(
         initiator_depth: RD_ATOMIC,
         retry_count: 7,
         rnr_retry_count: 7,
+        ack_timeout: Some(ACK_TIMEOUT),
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &link.qp) };

@@ -9,8 +9,8 @@ use std::time::Duration;
 use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, Rt, select};
 use everywire_verbs::{
-    Access, ConnParam, ConnectRequest, Cq, Device, ListenOptions, Listener, MemoryRegion, Pd, Qp, QpCaps,
-    QpInit, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus, WireFeature,
+    Access, ConnParam, ConnectRequest, Connection, Cq, Device, ListenOptions, Listener, MemoryRegion, Pd, Qp,
+    QpCaps, QpInit, QpState, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus, WireFeature,
 };
 
 use super::client::{UNACKNOWLEDGED, slots};
@@ -19,6 +19,7 @@ use super::hello::{self, Hello};
 use super::latency::{PingPong, Turn};
 use super::{Args, MAX_SIZE, Operation, Plan, Service};
 use crate::error::{self, CliError, print};
+use crate::probe;
 use crate::second;
 use crate::serve::Signals;
 
@@ -138,12 +139,12 @@ impl Server {
         let outcome = match (hello.latency, hello.operation) {
             (true, Operation::Write | Operation::Send) => end.answer_turns(None),
             (false, Operation::Send) => self.receive_all(&end).await,
-            _ => {
-                connection.closed().await;
-                Ok(())
-            }
+            _ => self.until_closed(&end, &connection).await,
         };
-        connection.disconnect().await;
+        // A lost client answers no request to disconnect.
+        if outcome.is_ok() {
+            connection.disconnect().await;
+        }
         outcome
     }
 
@@ -161,6 +162,18 @@ impl Server {
                 Err(format!("no atomics at this end: start it with --device {name},rfc7306"))
             }
         }
+    }
+
+    /// Waits until the client disconnects, of whose READs and WRITEs nothing is seen here; or is lost.
+    async fn until_closed(&self, end: &End, connection: &Connection) -> Result<(), CliError> {
+        let mut closed = std::pin::pin!(connection.closed());
+        while self.rt.timeout(probe::SILENCE, &mut closed).await.is_err() {
+            if end.qp.state() == QpState::Err && connection.closed_reason().is_none() {
+                return Err(CliError::peer(error::ended(WcStatus::RetryExcErr, None, None)));
+            }
+            probe::ask(&end.qp);
+        }
+        Ok(())
     }
 
     /// A test of datagrams, or a question.
@@ -200,15 +213,21 @@ impl Server {
             let waiting = end.cq.wait(&mut done, BATCH);
             let waited = match end.hello.service {
                 Service::Ud => self.rt.timeout(IDLE, waiting).await,
-                _ => Ok(waiting.await),
+                _ => self.rt.timeout(probe::SILENCE, waiting).await,
             };
             match waited {
-                Err(_) => break Ok(()),
+                Err(_) if end.hello.service == Service::Ud => break Ok(()),
+                Err(_) => {
+                    probe::ask(&end.qp);
+                    continue;
+                }
                 Ok(Err(e)) => break Err(CliError::failed(e)),
                 Ok(Ok(_)) => {}
             }
-            if done.iter().any(|c| c.status != WcStatus::Success) {
-                break Ok(());
+            match done.iter().find(|c| c.status != WcStatus::Success).map(|c| c.status) {
+                None => {}
+                Some(WcStatus::WrFlushErr) => break Ok(()),
+                Some(status) => break Err(CliError::peer(error::ended(status, None, None))),
             }
             count.set(count.get() + done.len() as u64);
             let again: Vec<RecvWr> = done.iter().map(|c| end.receive(c.wr_id)).collect();

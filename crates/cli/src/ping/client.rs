@@ -12,6 +12,7 @@ use super::{Advert, Args, Endpoint, between};
 use crate::attached::while_attached;
 use crate::error::{self, CliError, print};
 use crate::patience::{self, PATIENCE};
+use crate::probe::ACK_TIMEOUT;
 use crate::words::count;
 
 /// Pings `peer`.
@@ -46,6 +47,7 @@ async fn connect(pd: &Pd, who: &str, peer: SocketAddr) -> Result<(Endpoint, Conn
         initiator_depth: 1,
         retry_count: 7,
         rnr_retry_count: 7,
+        ack_timeout: Some(ACK_TIMEOUT),
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &end.qp) };
@@ -77,6 +79,7 @@ async fn turns(
     times: &mut Vec<Duration>,
 ) -> Result<(), CliError> {
     for turn in 0..args.count {
+        end.turn = Some(turn);
         let text = pattern(turn, args.size as usize);
         buffers.source.write_at(0, &text).map_err(CliError::failed)?;
         buffers.sink.write_at(0, &vec![0; text.len()]).map_err(CliError::failed)?;
@@ -84,11 +87,8 @@ async fn turns(
         for buffer in [&buffers.source, &buffers.sink] {
             end.send(Advert::of(buffer).emit())?;
             if end.receive().await?.is_none() {
-                return Err(CliError::peer(format_args!(
-                    "{}: in turn {turn}: {}",
-                    end.who,
-                    end.ended(WcStatus::WrFlushErr)
-                )));
+                let why = end.ended(WcStatus::WrFlushErr);
+                return Err(CliError::peer(format_args!("{}: {why}", end.place())));
             }
         }
         times.push(start.elapsed());

@@ -75,13 +75,17 @@ async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<
     end.connection = Some(connection.clone());
     let mut turns = 0;
     let outcome = answer(args, &mut end, &buffer, peer, &mut turns).await;
+    if let Err(error) = outcome {
+        eprintln!("ping: {peer} is lost after {}", count(turns, "turn", "s"));
+        return Err(error);
+    }
     let reason = connection.disconnect().await;
     if reason == DisconnectReason::PortLost {
         eprintln!("ping: {peer} is lost after {}: {reason}", count(turns, "turn", "s"));
         return Ok(Served::PortLost);
     }
     eprintln!("ping: {peer} left after {}", count(turns, "turn", "s"));
-    outcome.map(|()| Served::Whole)
+    Ok(Served::Whole)
 }
 
 /// Answers until the client disconnects.
