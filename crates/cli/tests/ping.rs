@@ -98,6 +98,25 @@ fn a_lost_peer_is_told_as_lost() {
     assert!(!outcome.stderr.contains(":0 "), "{}", outcome.stderr);
 }
 
+/// What InfiniBand's administrator refuses is told in words: a group without members as elsewhere, with the exit code of the
+/// network's doing.
+#[test]
+fn what_the_subnet_administrator_refuses_is_told_in_words() {
+    let (_fabric, [mine, theirs]) = fabric_of_two("refused");
+    let nobody = run(&["ping", "--multicast", "239.9.9.9", "--device", &mine, "-C", "1"]).expect(3);
+    assert!(nobody.stderr.contains("the group has no member in this subnet"), "{}", nobody.stderr);
+    let _listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
+    let fabric = theirs.trim_start_matches("ib:").trim_end_matches("/h2/1");
+    run(&["fabric", "link", "down", fabric, "h2/1"]).expect(0);
+    std::thread::sleep(Duration::from_secs(2));
+    let no_way = run(&["ping", "10.77.0.2", "--device", &mine]).expect(3);
+    assert!(
+        no_way.stderr.contains("no path in this subnet to the port with GID fe80::"),
+        "{}",
+        no_way.stderr
+    );
+}
+
 /// A listener that waits for the next message of a client finds out that it was killed, in half a minute and by name: by its
 /// own questions, or iWARP's by TCP.
 #[test]

@@ -115,7 +115,12 @@ fn nobody_and_a_port_that_is_down_are_told_apart() {
     assert!(matches!(try_to(ip(77)), CmErrorKind::Route(RouteError::NoRoute)));
     // A GID that no port has: the administrator says that there is no record (IBTA §15.2.3.1), or that the GID is invalid.
     let nobody = "fe80::77".parse().unwrap();
-    assert!(matches!(try_to(nobody), CmErrorKind::Route(RouteError::Administrator(0x0300 | 0x0500))));
+    let no_path = try_to(nobody);
+    assert!(matches!(no_path, CmErrorKind::Route(RouteError::NoPath { status: 0x0300 | 0x0500, .. })));
+    assert!(
+        no_path.to_string().starts_with("no path in this subnet to the port with GID fe80::77: "),
+        "{no_path}"
+    );
     world.partition(hosts[0], true);
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.device(hosts[0]).port().state, PortState::Down);

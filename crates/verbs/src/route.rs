@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use everywire_transport::ib::PathLink;
-use everywire_wire::Mtu;
+use everywire_wire::{Gid, Mtu};
 
 use crate::command::Command;
 use crate::config::{GidType, PortState};
@@ -105,6 +105,20 @@ pub enum RouteError {
     /// The subnet administrator, which the subnet manager has with it, did not answer.
     #[error("the subnet manager does not answer")]
     NoAdministrator,
+    /// The subnet administrator has no path to this GID (IBTA §15.2.3.1: no records, or an invalid GID, with this status).
+    #[error(
+        "no path in this subnet to the port with GID {to}: it is not up, or no cable leads there, says the subnet \
+         administrator (status {status:#06x})"
+    )]
+    NoPath {
+        /// The peer's.
+        to: Gid,
+        /// What it said.
+        status: u16,
+    },
+    /// There is no group to send to: nobody in the subnet has joined it (IBTA §15.2.5.17: who only sends makes none).
+    #[error("the group has no member in this subnet")]
+    NoMember,
     /// The subnet administrator refused, with this status (IBTA §15.2.3.1).
     #[error("the subnet administrator refused with status {0:#06x}")]
     Administrator(u16),

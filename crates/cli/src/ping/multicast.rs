@@ -80,7 +80,7 @@ pub fn run(args: &Args, group: IpAddr) -> Result<(), CliError> {
     runtime.block_on(async {
         let mut end = End::new(&host, group)?;
         let how = if args.listen { MulticastOptions::new(group) } else { MulticastOptions::send_only(group) };
-        let member = end.qp.join_multicast(&end.pd, how).await.map_err(CliError::failed)?;
+        let member = end.qp.join_multicast(&end.pd, how).await.map_err(error::verbs)?;
         eprintln!("ping: {} {}", if args.listen { "member of" } else { "asking" }, about(&member));
         if !args.listen {
             return ask(args, &runtime, &mut end, &member).await;

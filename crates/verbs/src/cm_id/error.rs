@@ -259,6 +259,7 @@ impl CmError {
                 RouteError::PortDown
                     | RouteError::NoLink(_)
                     | RouteError::NoProgram(_)
+                    | RouteError::NoPath { .. }
                     | RouteError::Administrator(_)
             ),
             CmErrorKind::Unreachable | CmErrorKind::PortUnreachable | CmErrorKind::LinkDown { .. } => true,
