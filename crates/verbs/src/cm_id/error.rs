@@ -48,7 +48,7 @@ impl CmStep {
 #[non_exhaustive]
 pub enum CmErrorKind {
     /// The peer rejected (IBTA §12.6.7.2).
-    #[error("rejected by the peer: {reason}. {}", reason.description())]
+    #[error("rejected by the peer: {reason}. {}{}", reason.description(), super::events::most(*reason, info))]
     Rejected {
         /// Its reason.
         reason: RejReason,

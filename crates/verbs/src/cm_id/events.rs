@@ -7,6 +7,9 @@ use std::time::Instant;
 
 use everywire_transport::cm::ib::{CmEvent, CommId, Failure};
 
+use everywire_wire::Mtu;
+use everywire_wire::cm::RejReason;
+
 use super::error::{CmErrorKind, DisconnectReason};
 use super::record::End;
 use crate::state::State;
@@ -26,6 +29,9 @@ impl State {
             CmEvent::Established { id, .. } => self.cm_established(now, id),
             CmEvent::Rejected { id, rejection } => {
                 let r = *rejection;
+                if self.cm_smaller_mtu(now, id, r.reason, &r.info) {
+                    return;
+                }
                 let kind =
                     CmErrorKind::Rejected { reason: r.reason, info: r.info, private_data: r.private_data };
                 self.cm_failed(id, kind);
@@ -89,4 +95,14 @@ impl State {
             Failure::Stale => CmErrorKind::Superseded,
         }
     }
+}
+
+/// The path MTU that the peer says would do, of a rejection because of it (IBTA table 110, code 26: 8 bits, an MTU's code).
+pub(super) fn acceptable_mtu(reason: RejReason, info: &[u8]) -> Option<Mtu> {
+    info.first().filter(|_| reason == RejReason::InvalidPathMtu).and_then(|code| Mtu::from_code(*code))
+}
+
+/// The same in words, after those of the reason.
+pub(super) fn most(reason: RejReason, info: &[u8]) -> String {
+    acceptable_mtu(reason, info).map_or_else(String::new, |mtu| format!(": {} bytes at most", mtu.bytes()))
 }

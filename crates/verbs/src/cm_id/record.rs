@@ -17,7 +17,7 @@ use everywire_wire::ip_cm::IpCmHeader;
 use super::error::{CmErrorKind, CmStep, DisconnectReason};
 use super::param::ConnParam;
 use super::ports::Bound;
-use crate::route::RouteToken;
+use crate::route::{RouteToken, Way};
 use crate::waker::WakerSet;
 
 /// Names a record, never again another.
@@ -57,6 +57,8 @@ pub(crate) struct Record {
     pub peers: ConnParam,
     pub bound: Option<Bound>,
     pub pending: Option<Pending>,
+    /// What the request was sent with, while it may be sent again with a smaller path MTU.
+    pub again: Option<(Pending, Way)>,
     /// Gives up then; mirrored in [`Records::timers`].
     pub deadline: Option<Instant>,
     /// The caller's time limit, in milliseconds.
@@ -92,6 +94,7 @@ impl Record {
             peers: ConnParam::default(),
             bound: None,
             pending: None,
+            again: None,
             deadline: None,
             millis: None,
             started: None,
