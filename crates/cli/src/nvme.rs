@@ -26,7 +26,7 @@ use uuid::Uuid;
 use crate::attached::while_attached;
 use crate::device::DeviceArgs;
 use crate::error::{self, CliError};
-use crate::patience;
+use crate::patience::{self, Cure};
 use crate::peer::PeerName;
 use crate::serve::config::NVME_PORT;
 
@@ -271,6 +271,7 @@ pub fn nvme(source: NvmeError) -> CliError {
                 source.remote
             ))
         }
+        NvmeErrorKind::ControllerGone(_) => CliError::peer(source).with_cure(Cure::StartingOver),
         _ => CliError::peer(source),
     }
 }
