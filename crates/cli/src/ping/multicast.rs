@@ -73,7 +73,7 @@ pub fn run(args: &Args, group: IpAddr) -> Result<(), CliError> {
     }
     let host = match args.listen {
         true => args.device.open_to_serve()?,
-        false => args.device.open_for_peer(SocketAddr::new(group, 0))?,
+        false => args.device.open_toward(SocketAddr::new(group, 0))?,
     };
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;
