@@ -204,6 +204,19 @@ fn the_port_goes_down_and_up_with_the_interface() {
     });
 }
 
+/// Whoever waits for something else drives hosts without a driver; one that has got a driver meanwhile is left to it, who
+/// would not hear of what such a turn leaves to be done.
+#[test]
+fn a_host_with_a_driver_is_left_to_it() {
+    let host = Host::open("rocev2:127.83.4.10", &OpenOptions::default()).unwrap();
+    host.shared.claim(Mode::Task).unwrap();
+    crate::runtime::drive(std::slice::from_ref(&host.shared), &mut Patience::default());
+    assert!(host.shared.has_work(), "its first turn is its driver's");
+    host.shared.release();
+    crate::runtime::drive(std::slice::from_ref(&host.shared), &mut Patience::default());
+    assert!(!host.shared.has_work());
+}
+
 /// An interface that is deleted and made again is another one to the kernel: a raw device is on it again by itself, with its
 /// groups; what fails meanwhile is the device's own interface, by name.
 #[test]

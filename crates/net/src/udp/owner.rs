@@ -20,11 +20,8 @@ struct Bound {
 
 /// A sentence on who holds `wanted`: the process if it can be seen, else the user, else the kernel.
 pub fn describe(wanted: SocketAddr) -> String {
-    let bound = bound_in(["/proc/net/udp", "/proc/net/udp6"], |_| true);
-    let Some(owner) = bound.iter().find(|socket| conflicts(socket, wanted)) else {
-        return format!(
-            "UDP {wanted} is in use, but no socket on it is listed (another network namespace's proc?)"
-        );
+    let Some(owner) = found_in(["udp", "udp6"], |_| true, |socket| conflicts(socket, wanted)) else {
+        return format!("UDP {wanted} is in use, but no socket on it is listed");
     };
     let what = if owner.ip.is_unspecified() {
         format!("every address of this host at UDP port {} is held", owner.port)
@@ -49,10 +46,10 @@ pub fn describe(wanted: SocketAddr) -> String {
 pub fn describe_tcp(wanted: SocketAddr) -> String {
     // Connections stay on the port of their listener, and keep nobody from listening.
     let listens = |line: &str| line.split_ascii_whitespace().nth(3) == Some(TCP_LISTEN);
-    let bound = bound_in(["/proc/net/tcp", "/proc/net/tcp6"], listens);
-    match bound.iter().find(|socket| {
+    let holds = |socket: &Bound| {
         conflicts(socket, wanted) || wanted.ip().is_unspecified() && socket.port == wanted.port()
-    }) {
+    };
+    match found_in(["tcp", "tcp6"], listens, holds) {
         Some(owner) => {
             let (at, who) =
                 (SocketAddr::new(owner.ip, owner.port), holder(process_with(owner.inode), owner.uid));
@@ -72,16 +69,31 @@ fn holder(process: Option<(u32, String)>, uid: u32) -> String {
     }
 }
 
+/// How often a socket that must be there is looked for.
+const LOOKS: usize = 5;
+
 /// The state of a TCP socket that listens, as /proc/net/tcp writes it.
 const TCP_LISTEN: &str = "0A";
 
-/// The sockets that lines of these tables tell of.
-fn bound_in(tables: [&str; 2], wanted: impl Fn(&str) -> bool) -> Vec<Bound> {
-    let mut bound = Vec::new();
-    for text in tables.into_iter().filter_map(|table| fs::read_to_string(table).ok()) {
-        bound.extend(text.lines().skip(1).filter(|line| wanted(line)).filter_map(parse_line));
-    }
-    bound
+/// The first socket like that which the wanted lines of these tables tell of, in this thread's network namespace. The kernel
+/// writes a table in pieces, and misses sockets while others come and go: what is not found is looked for again.
+fn found_in(
+    tables: [&str; 2],
+    wanted: impl Fn(&str) -> bool,
+    is_it: impl Fn(&Bound) -> bool,
+) -> Option<Bound> {
+    let look = || {
+        let read = |table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok();
+        let texts = tables.into_iter().filter_map(read);
+        texts.into_iter().find_map(|text| {
+            text.lines()
+                .skip(1)
+                .filter(|line| wanted(line))
+                .filter_map(parse_line)
+                .find(|socket| is_it(socket))
+        })
+    };
+    (0..LOOKS).find_map(|_| look())
 }
 
 fn conflicts(socket: &Bound, wanted: SocketAddr) -> bool {

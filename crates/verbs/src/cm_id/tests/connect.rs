@@ -583,6 +583,20 @@ fn queue_pairs_that_cannot_be_connected() {
     again.unwrap();
 }
 
+/// Whoever takes a connected queue pair back to RESET has it there: the parting that follows does not move it to ERR.
+#[test]
+fn a_queue_pair_in_reset_stays_there() {
+    let mut world = World::new();
+    let listener = listener(&world);
+    let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
+    let (connection, accepted) = connected(&mut world, &listener, &a, &b);
+    let qp = connection.qp().clone();
+    qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+    world.join(connection.disconnect(), accepted.closed());
+    world.drain();
+    assert_eq!(qp.state(), QpState::Reset);
+}
+
 /// A peer that is no rdma_cm: its private data carry no IP header.
 #[test]
 fn request_without_the_ip_header() {
