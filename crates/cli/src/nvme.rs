@@ -233,9 +233,9 @@ impl Place {
         options: InitiatorOptions,
     ) -> Result<(Controller, Namespace), CliError> {
         let controller = ground.connect(self.subsystem.as_ref(), options).await?;
-        let there: Vec<u32> = controller.namespaces().iter().map(|n| n.nsid).collect();
-        self.check_nsid(ground, &there)?;
-        let nsid = self.nsid.or(there.first().copied()).ok_or_else(|| {
+        self.check_nsid(ground, &controller)?;
+        let first = controller.namespaces().first().map(|n| n.nsid);
+        let nsid = self.nsid.or(first).ok_or_else(|| {
             CliError::peer(format_args!("{}: the subsystem has no namespace", ground.address))
         })?;
         let namespace = controller.namespace(nsid).map_err(nvme)?;
@@ -243,7 +243,8 @@ impl Place {
     }
 
     /// A namespace that was named must be one of those that are there.
-    fn check_nsid(&self, ground: &Ground, there: &[u32]) -> Result<(), CliError> {
+    fn check_nsid(&self, ground: &Ground, controller: &Controller) -> Result<(), CliError> {
+        let there: Vec<u32> = controller.namespaces().iter().map(|n| n.nsid).collect();
         let Some(nsid) = self.nsid.filter(|nsid| !there.contains(nsid)) else { return Ok(()) };
         let numbers: Vec<String> = there.iter().map(u32::to_string).collect();
         let others = match there.len() {

@@ -13,6 +13,11 @@ fn ring(name: &str) -> (String, [String; 5]) {
     (name, args)
 }
 
+/// Hosts h1 and so on, for a topology.
+fn hosts(count: usize) -> String {
+    (1..=count).map(|n| format!("[[host]]\nname = \"h{n}\"\n")).collect()
+}
+
 fn start(args: &[String; 5]) -> Server {
     Server::start_until(&args.each_ref().map(String::as_str), "ready")
 }
@@ -131,7 +136,7 @@ fn the_subnet_manager_outlives_programs_at_its_port() {
 fn hosts_without_a_way_are_named() {
     let scratch = Scratch::new("islands");
     let file = scratch.file("islands.toml");
-    let hosts: String = (1..=4).map(|n| format!("[[host]]\nname = \"h{n}\"\n")).collect();
+    let hosts = hosts(4);
     let links = "links = [\"h1 - s1/1\", \"h2 - s1/2\", \"h3 - s2/1\", \"h4 - s2/2\"]\n";
     let switches = "[[switch]]\nname = \"s1\"\nports = 4\n[[switch]]\nname = \"s2\"\nports = 4\n";
     std::fs::write(&file, format!("{links}{hosts}{switches}")).expect("a file can be written");
@@ -155,7 +160,7 @@ fn hosts_without_a_way_are_named() {
 fn a_silent_subnet_manager_is_told_as_such() {
     let scratch = Scratch::new("silent");
     let file = scratch.file("three.toml");
-    let hosts: String = (1..=3).map(|n| format!("[[host]]\nname = \"h{n}\"\n")).collect();
+    let hosts = hosts(3);
     let links = "sm = \"h1/1\"\nlinks = [\"h1 - s1/1\", \"h2 - s1/2\", \"h3 - s1/3\"]\n";
     std::fs::write(&file, format!("{links}{hosts}[[switch]]\nname = \"s1\"\nports = 4\n")).expect("a file");
     let name = format!("silent-{}", std::process::id());

@@ -31,8 +31,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
 }
 
 fn show(controller: &Controller, ground: &Ground, args: &Args) -> Result<(), CliError> {
-    let there: Vec<u32> = controller.namespaces().iter().map(|n| n.nsid).collect();
-    args.place.check_nsid(ground, &there)?;
+    args.place.check_nsid(ground, controller)?;
     let id = controller.identify().ok_or_else(|| CliError::peer("the controller went away"))?;
     let (local, remote) = controller.addresses();
     let wanted = |n: &NamespaceInfo| args.place.nsid.is_none_or(|nsid| nsid == n.nsid);

@@ -7,7 +7,7 @@ use everywire_net::Host;
 use everywire_net::baseline::{self, BaselineOptions, BaselineResult};
 use everywire_verbs::{
     Access, CmError, CmErrorKind, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp,
-    QpCaps, QpInit, Qpn, Remote, UdDest, WcStatus, WireFeature,
+    QpCaps, QpInit, Qpn, Remote, UdDest, WcStatus,
 };
 
 use super::datagram::{self, GRH_BYTES, headroom};
@@ -115,7 +115,7 @@ pub fn run(args: &Args, mut plan: Plan) -> Result<(), CliError> {
 
 /// What the device's wire does not have is wrong usage, and nobody need be asked.
 fn check_wire(device: &Device, plan: &Plan) -> Result<(), CliError> {
-    match device.config().lacks(WireFeature::Atomics).filter(|_| plan.operation == Operation::Atomic) {
+    match plan.operation.lacked_by(device) {
         None => Ok(()),
         Some(why) => {
             let name = device.name();

@@ -10,7 +10,7 @@ use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, Rt, select};
 use everywire_verbs::{
     Access, ConnParam, ConnectRequest, Connection, Cq, Device, ListenOptions, Listener, MemoryRegion, Pd, Qp,
-    QpCaps, QpInit, QpState, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus, WireFeature,
+    QpCaps, QpInit, QpState, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus,
 };
 
 use super::client::{UNACKNOWLEDGED, slots};
@@ -150,12 +150,7 @@ impl Server {
 
     /// What this device does not have is refused with words: the client's requests would only end in errors.
     fn can(&self, hello: Hello) -> Result<Hello, String> {
-        match self
-            .device
-            .config()
-            .lacks(WireFeature::Atomics)
-            .filter(|_| hello.operation == Operation::Atomic)
-        {
+        match hello.operation.lacked_by(&self.device) {
             None => Ok(hello),
             Some(_) => {
                 let name = self.device.name();

@@ -76,7 +76,6 @@ fn head(out: &mut String, snapshot: &Snapshot) {
     }
 }
 
-/// A number of things, in words.
 fn lid(port: &EndPort) -> String {
     match (port.lid, port.lmc) {
         (0, _) => String::new(),
