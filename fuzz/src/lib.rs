@@ -26,7 +26,7 @@ pub const ITERATIONS: u64 = 20_000;
 /// Declares a fuzz target: a name, well-formed inputs to start from (any `Vec<Vec<u8>>`, an empty one too), and a test for
 /// any bytes, which panics when it finds a bug.
 ///
-/// ```ignore
+/// ```text
 /// everywire_fuzz::target!(bth, captures::roce_payloads(), |bytes| {
 ///     let _ = Bth::parse(bytes);
 /// });

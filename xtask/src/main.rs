@@ -7,6 +7,7 @@
 mod interop;
 mod mutants;
 mod shell;
+mod skips;
 mod soak;
 mod test;
 mod tidy;

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that this machine can check, in the order in which a failure is cheapest.
 //!
 //! Each step keeps its whole output under target/test/, prints one line, and on failure the end of that output.
-//! A step that cannot run here says why and counts as skipped. What libtest says of each failed test comes once more at the
+//! A step that cannot run here says why and counts as skipped. A skip that docs/skips.md does not list fails. What libtest says of each failed test comes once more at the
 //! end, where whoever sees only the end of a long log finds it; the last line is `N passed, N failed, N skipped`.
 
 use std::collections::HashSet;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::interop;
 use crate::shell::{self, Finished};
+use crate::skips;
 use crate::soak;
 
 /// How many tests a step ran, or why it did not run.
@@ -98,6 +99,7 @@ pub fn main(args: &[String]) -> Result<(), String> {
             Outcome::LeftOut(why) => {
                 println!("{name:10} left out: {why}");
                 total.skipped += 1;
+                total.failed += beside_the_list(&format!("{name}: {why}"));
                 left_out.push(format!("{name} ({why})"));
             }
         }
@@ -172,16 +174,27 @@ fn suite(name: &str, flags: &[&str]) -> Result<Outcome, String> {
     FAILURES.lock().unwrap_or_else(PoisonError::into_inner).extend(failures(&done.output));
     let mut tally = count(&done.output);
     let skips = std::fs::read_to_string(&skips).unwrap_or_default();
-    for line in skips.lines() {
+    let left_out = skips::ignored(&done.output) + &skips;
+    for line in left_out.lines() {
         println!("    skipped {line}");
     }
     let skipped = skipped(&skips);
     tally.passed = tally.passed.saturating_sub(skipped);
     tally.skipped += skipped;
+    tally.failed += beside_the_list(&left_out);
     if !done.ok() && tally.failed == 0 {
         tally.failed = 1;
     }
     Ok(Outcome::Counted(tally))
+}
+
+/// How many of the lines `name: reason` are skips that nobody has given a reason for; tells of each.
+fn beside_the_list(lines: &str) -> usize {
+    let unlisted = skips::unlisted(lines);
+    for line in &unlisted {
+        println!("    skipped, which docs/skips.md does not list: {line}");
+    }
+    unlisted.len()
 }
 
 /// Adds up libtest's lines: `test result: ok. 11 passed; 0 failed; 1 ignored; …`.

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use everywire_net::{DeviceSpec, Host, OpenError, OpenOptions, WireKind, possible_devices, route};
+use everywire_nvmeof::Scoped;
 use everywire_verbs::Mtu;
 
 use crate::error::CliError;
@@ -54,6 +55,12 @@ impl DeviceArgs {
 
     /// Opens the device of a client of `peer`.
     pub fn open_for_peer(&self, peer: SocketAddr) -> Result<Host, CliError> {
+        check_peer(peer.ip()).map_err(CliError::usage)?;
+        self.open_toward(peer)
+    }
+
+    /// The same for a peer or a multicast group.
+    pub fn open_toward(&self, peer: SocketAddr) -> Result<Host, CliError> {
         let wire = self.wire();
         if let Some(name) = self.device.as_ref().filter(|name| *name != wire) {
             let spec = DeviceSpec::parse(name).map_err(blame)?;
@@ -151,6 +158,23 @@ pub fn listen_at(host: &Host, port: u16) -> Result<SocketAddr, CliError> {
     Ok(route::with_scope(*ip, port, *scope_id))
 }
 
+/// The line by which a server says where it listens: the address with its interface, and the device.
+pub fn listening(host: &Host, addr: SocketAddr) -> String {
+    let shown = Scoped(addr, Some(&host.interface().name));
+    format!("listening on {shown}, device {}", host.device().name())
+}
+
+/// That a peer could have this address.
+fn check_peer(ip: IpAddr) -> Result<(), String> {
+    let what = match ip {
+        ip if ip.is_unspecified() => "it means any address, and a peer has one",
+        ip if ip.is_multicast() => "it is a group's",
+        IpAddr::V4(v4) if v4.is_broadcast() => "it is everybody's",
+        _ => return Ok(()),
+    };
+    Err(format!("{ip} is no unicast address of a peer: {what}"))
+}
+
 fn scope_of(addr: SocketAddr) -> u32 {
     match addr {
         SocketAddr::V6(v6) => v6.scope_id(),
@@ -177,7 +201,30 @@ fn blame(error: OpenError) -> CliError {
         OpenError::Name { .. }
         | OpenError::Address { .. }
         | OpenError::NotOurs { .. }
+        | OpenError::NoInterface { .. }
+        | OpenError::NoFabricPort { .. }
         | OpenError::NoCapture { .. } => CliError::usage(error),
         other => CliError::failed(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_a_unicast_address() {
+        let checked = |text: &str| check_peer(text.parse().unwrap());
+        for (text, word) in [
+            ("0.0.0.0", "any address"),
+            ("::", "any address"),
+            ("224.1.1.1", "group"),
+            ("ff02::1", "group"),
+            ("255.255.255.255", "everybody"),
+        ] {
+            let error = checked(text).unwrap_err();
+            assert!(error.contains("no unicast address") && error.contains(word), "{error}");
+        }
+        assert_eq!((checked("127.0.0.1"), checked("fe80::1")), (Ok(()), Ok(())));
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use everywire_verbs::{CmError, CmErrorKind, Connection, ErrorKind, VerbsError, WcStatus};
 
@@ -61,6 +62,11 @@ impl CliError {
         CliError { text: format!("{}; {more}", self.text), ..self }
     }
 
+    /// The same failure, and where it was.
+    pub fn within(self, place: impl Display) -> CliError {
+        CliError { text: format!("{place}: {}", self.text), ..self }
+    }
+
     /// The same, of a connection that this could help.
     pub fn with_cure(self, cure: Cure) -> CliError {
         CliError { cure, ..self }
@@ -95,9 +101,9 @@ pub fn cm(source: CmError) -> CliError {
 /// The same, with another text.
 pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
     let error = match source.kind() {
+        CmErrorKind::NotOurAddress { .. } | CmErrorKind::NoScope => CliError::usage(text),
+        CmErrorKind::Route(route) if route.is_wrong_request() => CliError::usage(text),
         CmErrorKind::AddressInUse
-        | CmErrorKind::NotOurAddress { .. }
-        | CmErrorKind::NoScope
         | CmErrorKind::PrivateDataTooLong { .. }
         | CmErrorKind::Qp(_)
         | CmErrorKind::Verbs(_)
@@ -114,15 +120,21 @@ pub fn cm_with(source: &CmError, text: impl Display) -> CliError {
 /// A refused call: what the device does not offer is asked for by the command line.
 pub fn verbs(source: VerbsError) -> CliError {
     match source.kind() {
-        ErrorKind::NotSupported => CliError::usage(source),
+        ErrorKind::NotSupported | ErrorKind::InvalidArgument => CliError::usage(source),
         ErrorKind::Unreachable => CliError::peer(source),
         _ => CliError::failed(source),
     }
 }
 
-/// How a work request ended; of one that was flushed, what has ended the connection.
-pub fn ended(status: WcStatus, connection: Option<&Connection>) -> String {
+/// How a work request ended; of one that was flushed, what has ended the connection; of one that nobody has acknowledged, that
+/// the peer is lost, and how long nothing was heard of it.
+pub fn ended(status: WcStatus, connection: Option<&Connection>, silent: Option<Duration>) -> String {
     match (status, connection.and_then(Connection::closed_reason)) {
+        (WcStatus::RetryExcErr, _) => {
+            let silent = silent.map_or_else(String::new, |time| format!(" for {:.1} s", time.as_secs_f64()));
+            let (name, code) = (status.as_str(), status as u8);
+            format!("the peer is lost: it has acknowledged nothing{silent} ({name}, {code})")
+        }
         (WcStatus::WrFlushErr, Some(reason)) => format!("the connection was lost: {reason}"),
         _ => format!("{} ({})", status.as_str(), status as u8),
     }

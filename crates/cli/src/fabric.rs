@@ -65,7 +65,15 @@ fn snapshot_of(what: &str) -> Result<Snapshot, CliError> {
     if is_file {
         return Ok(Snapshot::of_plan(&plan_of(what)?));
     }
-    fabric_host::control::show(what).map_err(CliError::failed)
+    fabric_host::control::show(what).map_err(control)
+}
+
+/// A failure of asking a running fabric: what it does not have is wrong usage.
+fn control(source: std::io::Error) -> CliError {
+    match source.kind() {
+        std::io::ErrorKind::InvalidInput => CliError::usage(source),
+        _ => CliError::failed(source),
+    }
 }
 
 /// The plan of a topology file.

@@ -21,11 +21,13 @@ mod patience;
 mod peer;
 mod perf;
 mod ping;
+mod probe;
 mod progress;
 mod samples;
 mod second;
 mod serve;
 mod srp;
+mod words;
 
 use std::io::IsTerminal;
 
@@ -68,7 +70,7 @@ enum Command {
     Iscsi(iscsi::Args),
     /// SRP: look, read, write, attach, measure.
     Srp(srp::Args),
-    /// Serve namespaces to NVMe over RDMA hosts, Linux's among them.
+    /// Serve disks: to NVMe over RDMA hosts, iSCSI and SRP initiators, Linux's among them.
     Serve(serve::Args),
     /// Ping over RDMA: rping's protocol, with `everywire ping --listen` or rping on the other side.
     Ping(ping::Args),

@@ -67,9 +67,9 @@ impl FromStr for Door {
                 Ok(Door::Unix(path.into()))
             };
         }
-        let name: PeerName = text
-            .parse()
-            .map_err(|why| format!("`{text}` is no path of a UNIX socket, nor ADDRESS[:PORT]: {why}"))?;
+        let name: PeerName = text.parse().map_err(|why| {
+            format!("`{text}` is no ADDRESS[:PORT] ({why}); a UNIX socket's path has a slash: ./{text}")
+        })?;
         Ok(Door::Tcp(name.socket_addr(PORT)))
     }
 }
@@ -109,7 +109,17 @@ enum Listener {
 impl Server {
     /// Listens; within a runtime. A UNIX socket is for this user only, and replaces one that nobody listens on.
     pub async fn listen(door: &Door) -> Result<Server, CliError> {
-        let failed = |e: std::io::Error| CliError::failed(format_args!("cannot listen on {door}: {e}"));
+        let failed = |error: std::io::Error| match (door, error.kind()) {
+            (Door::Tcp(address), ErrorKind::AddrNotAvailable) => CliError::usage(format_args!(
+                "cannot listen on {door}: {} is not an address of this host",
+                address.ip()
+            )),
+            (Door::Tcp(address), ErrorKind::AddrInUse) => CliError::failed(format_args!(
+                "cannot listen on {door}: {}",
+                everywire_net::tcp_owner(*address)
+            )),
+            _ => CliError::failed(format_args!("cannot listen on {door}: {error}")),
+        };
         let (door, listener) = match door {
             Door::Unix(path) => (door.clone(), Listener::Unix(listen_at(path).map_err(failed)?)),
             Door::Tcp(address) => {
@@ -146,11 +156,13 @@ impl Server {
         let (refused, crowded) = (Seldom::default(), Seldom::default());
         let accepting = async {
             loop {
+                // Those for whom there is no room wait at the door, and lose nothing.
+                let evicted = common.waiting.room(rt).await;
                 let evicted = match self.accept(&common).await {
-                    Ok(evicted) => evicted,
+                    Ok(()) => evicted,
                     Err(error) => {
                         // Whoever has waited longest gives his descriptor to the others.
-                        let evicted = common.waiting.evict();
+                        let evicted = common.waiting.evict() || evicted;
                         if let Some(more) = refused.say(rt.now()) {
                             let error = everywire_net::with_limit(error);
                             tracing::warn!("{}: accept: {error} ({more} more like this left out)", self.door);
@@ -177,20 +189,21 @@ impl Server {
 }
 
 impl Server {
-    /// Takes the next client; whether another had to leave for it.
-    async fn accept(&self, common: &Common) -> std::io::Result<bool> {
+    /// Takes the next client.
+    async fn accept(&self, common: &Common) -> std::io::Result<()> {
         match &self.listener {
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(common.begin(stream, "a local client".into()))
+                common.begin(stream, "a local client".into());
             }
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 // Requests are answered as they end; one that waits for another's acknowledgement waits in vain.
                 let _ = stream.set_nodelay(true);
-                Ok(common.begin(stream, peer.to_string()))
+                common.begin(stream, peer.to_string());
             }
         }
+        Ok(())
     }
 }
 
@@ -205,19 +218,20 @@ struct Common {
 }
 
 impl Common {
-    /// Serves a client as a task of its own; whether another had to leave for it.
-    fn begin(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, who: String) -> bool {
+    /// Serves a client as a task of its own.
+    fn begin(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, who: String) {
         let session = session::Session {
             rt: self.rt.clone(),
             export: self.export.clone(),
             backend: self.backend.clone(),
         };
         let (told, seats, waiting) = (self.told.clone(), self.seats.clone(), self.waiting.clone());
-        let (place, evicted) = waiting.enter();
+        let place = waiting.enter(self.rt.now());
         self.rt.spawn(async move {
-            // Those that have begun may wait for a seat too, and be sent away meanwhile.
+            // Those that have begun may wait for a seat; they are sent away only where descriptors run out.
             let ready = async {
                 let ready = session.ready(stream, &who).await?;
+                waiting.begun(place.number);
                 seats.acquire_owned().await.ok().map(|seat| (ready, seat))
             };
             let ready = select(std::pin::pin!(ready), place.gone).await;
@@ -226,7 +240,6 @@ impl Common {
                 session.serve(ready, who, told).await;
             }
         });
-        evicted
     }
 }
 

@@ -26,7 +26,7 @@ use uuid::Uuid;
 use crate::attached::while_attached;
 use crate::device::DeviceArgs;
 use crate::error::{self, CliError};
-use crate::patience;
+use crate::patience::{self, Cure};
 use crate::peer::PeerName;
 use crate::serve::config::NVME_PORT;
 
@@ -233,23 +233,26 @@ impl Place {
         options: InitiatorOptions,
     ) -> Result<(Controller, Namespace), CliError> {
         let controller = ground.connect(self.subsystem.as_ref(), options).await?;
-        let there: Vec<u32> = controller.namespaces().iter().map(|n| n.nsid).collect();
-        let nsid = match (self.nsid, there.first()) {
-            (Some(nsid), _) if there.contains(&nsid) => nsid,
-            (Some(nsid), _) => {
-                let text = format_args!("{}: no namespace {nsid}; there are {there:?}", ground.address);
-                return Err(CliError::usage(text));
-            }
-            (None, Some(&first)) => first,
-            (None, None) => {
-                return Err(CliError::peer(format_args!(
-                    "{}: the subsystem has no namespace",
-                    ground.address
-                )));
-            }
-        };
+        self.check_nsid(ground, &controller)?;
+        let first = controller.namespaces().first().map(|n| n.nsid);
+        let nsid = self.nsid.or(first).ok_or_else(|| {
+            CliError::peer(format_args!("{}: the subsystem has no namespace", ground.address))
+        })?;
         let namespace = controller.namespace(nsid).map_err(nvme)?;
         Ok((controller, namespace))
+    }
+
+    /// A namespace that was named must be one of those that are there.
+    fn check_nsid(&self, ground: &Ground, controller: &Controller) -> Result<(), CliError> {
+        let there: Vec<u32> = controller.namespaces().iter().map(|n| n.nsid).collect();
+        let Some(nsid) = self.nsid.filter(|nsid| !there.contains(nsid)) else { return Ok(()) };
+        let numbers: Vec<String> = there.iter().map(u32::to_string).collect();
+        let others = match there.len() {
+            0 => "there is none".to_owned(),
+            1 => format!("there is {}", numbers[0]),
+            _ => format!("there are {}", numbers.join(", ")),
+        };
+        Err(CliError::usage(format_args!("{}: there is no namespace {nsid}; {others}", ground.address)))
     }
 }
 
@@ -269,6 +272,7 @@ pub fn nvme(source: NvmeError) -> CliError {
                 source.remote
             ))
         }
+        NvmeErrorKind::ControllerGone(_) => CliError::peer(source).with_cure(Cure::StartingOver),
         _ => CliError::peer(source),
     }
 }

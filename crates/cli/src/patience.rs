@@ -30,6 +30,8 @@ pub enum Cure {
     Time,
     /// The peer takes the queue pair for one of a connection that it still has.
     OtherQueuePair,
+    /// What had been made so far went away meanwhile, as over a link that was down for a moment.
+    StartingOver,
 }
 
 /// Makes attempts, each with a queue pair of its own, until one succeeds or no other could. An attempt ends by itself within
@@ -52,7 +54,12 @@ pub async fn connect<T>(
         match error.cure() {
             Cure::None => return Err(error),
             Cure::Time if start.elapsed() < ABSENCE => pause(PAUSE).await,
-            Cure::Time => return Err(error.and(format_args!("it was tried for {ABSENCE:?}"))),
+            Cure::Time => {
+                let seconds = start.elapsed().as_secs_f64();
+                return Err(error.and(format_args!("it was tried for {seconds:.1} s")));
+            }
+            Cure::StartingOver if start.elapsed() < PATIENCE => pause(PAUSE).await,
+            Cure::StartingOver => return Err(error),
             Cure::OtherQueuePair => {
                 stale += 1;
                 if stale == QUEUE_PAIRS {
@@ -111,8 +118,21 @@ mod tests {
     fn patience_ends_and_says_so() {
         let start = Instant::now();
         let (outcome, attempts) = run(|_| Err(CliError::peer("refused").with_cure(Cure::Time)));
-        assert_eq!(outcome.unwrap_err().to_string(), "refused; it was tried for 1s");
+        assert_eq!(outcome.unwrap_err().to_string(), "refused; it was tried for 1.0 s");
         assert!(attempts > 2 && start.elapsed() >= ABSENCE);
+    }
+
+    #[test]
+    fn an_attempt_that_takes_longer_is_told_as_long() {
+        let (outcome, attempts) = run(|_| {
+            std::thread::sleep(Duration::from_millis(1310));
+            Err(CliError::peer("refused").with_cure(Cure::Time))
+        });
+        assert_eq!(attempts, 1);
+        let text = outcome.unwrap_err().to_string();
+        let seconds: f64 =
+            text.trim_start_matches("refused; it was tried for ").trim_end_matches(" s").parse().unwrap();
+        assert!(seconds >= 1.3, "{text}");
     }
 
     #[test]
@@ -122,6 +142,15 @@ mod tests {
         let (outcome, attempts) = run(|_| Err(stale()));
         assert_eq!(attempts, QUEUE_PAIRS);
         assert!(outcome.unwrap_err().to_string().contains("5 queue pairs"));
+    }
+
+    #[test]
+    fn what_went_away_while_it_was_made_is_made_anew() {
+        let start = Instant::now();
+        let gone = || CliError::peer("gone").with_cure(Cure::StartingOver);
+        // For longer than somebody is waited for who does not listen.
+        let late = |n| if start.elapsed() < ABSENCE { Err(gone()) } else { Ok(n) };
+        assert!(run(late).0.is_ok());
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub mod throughput;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use everywire_verbs::QpType;
+use everywire_verbs::{Device, QpType, WireFeature};
 
 use crate::device::DeviceArgs;
 use crate::error::CliError;
@@ -51,6 +51,11 @@ pub enum Service {
 }
 
 impl Operation {
+    /// Why a device cannot do it; `None` if it can.
+    fn lacked_by(self, device: &Device) -> Option<&'static str> {
+        device.config().lacks(WireFeature::Atomics).filter(|_| self == Operation::Atomic)
+    }
+
     /// As the standard writes it.
     pub fn name(self) -> &'static str {
         match self {

@@ -9,7 +9,9 @@ mod multicast;
 mod server;
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
+use everywire_verbs::rt::{Either, select};
 use everywire_verbs::{
     Access, Completion, Connection, Cq, MemoryRegion, Pd, Qp, QpCaps, QpInit, QpType, RKey, RecvWr, Remote,
     SendOp, SendWr, VerbsError, WcStatus,
@@ -18,6 +20,7 @@ use everywire_verbs::{
 use crate::device::DeviceArgs;
 use crate::error::{self, CliError};
 use crate::peer::PeerName;
+use crate::probe::{self, Clock};
 
 /// The port of rping.
 pub const DEFAULT_PORT: u16 = 7174;
@@ -124,6 +127,13 @@ struct Endpoint {
     /// Once there is one: it knows why it has ended.
     connection: Option<Connection>,
     ready: Vec<Completion>,
+    /// The client's turn, for errors.
+    turn: Option<u32>,
+    clock: Clock,
+    /// A question whether the peer is there has not been answered.
+    asked: bool,
+    /// When something was last heard of the peer, or sent to it.
+    heard: Instant,
 }
 
 impl Endpoint {
@@ -135,7 +145,18 @@ impl Endpoint {
         let qp = pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) }).map_err(verbs)?;
         let inbox = pd.register(ADVERT_LEN, Access::LOCAL_WRITE).map_err(verbs)?;
         qp.to_init(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE).map_err(verbs)?;
-        let end = Endpoint { qp, cq, inbox, who, connection: None, ready: Vec::new() };
+        let end = Endpoint {
+            qp,
+            cq,
+            inbox,
+            who,
+            connection: None,
+            ready: Vec::new(),
+            turn: None,
+            clock: Clock::start(),
+            asked: false,
+            heard: Instant::now(),
+        };
         end.post_receive()?;
         Ok(end)
     }
@@ -145,13 +166,14 @@ impl Endpoint {
         self.qp.post_recv(wr).map_err(|e| CliError::failed(format_args!("{}: post receive: {e}", self.who)))
     }
 
-    fn post(&self, wr: SendWr) -> Result<(), CliError> {
+    fn post(&mut self, wr: SendWr) -> Result<(), CliError> {
         let name = wr.op.name();
+        self.heard = Instant::now();
         self.qp.post_send(wr).map_err(|e| CliError::failed(format_args!("{}: post {name}: {e}", self.who)))
     }
 
     /// Sends 16 bytes; its completion is not waited for but checked by the next wait.
-    fn send(&self, bytes: [u8; ADVERT_LEN]) -> Result<(), CliError> {
+    fn send(&mut self, bytes: [u8; ADVERT_LEN]) -> Result<(), CliError> {
         self.post(SendWr::new(0, SendOp::Send).with_inline(bytes).unsignaled())
     }
 
@@ -160,19 +182,24 @@ impl Endpoint {
         let name = wr.op.name();
         self.post(wr)?;
         let done = self.next().await?;
-        if done.status == WcStatus::WrFlushErr {
-            return Err(CliError::peer(format_args!("{}: {name}: {}", self.who, self.ended(done.status))));
+        if done.status != WcStatus::Success {
+            return Err(CliError::peer(format_args!(
+                "{}: {name}: {}",
+                self.place(),
+                self.ended(done.status)
+            )));
         }
-        check(&self.who, name, &done)
+        Ok(())
     }
 
     /// Waits for a message; `None` once the peer has disconnected.
     async fn receive(&mut self) -> Result<Option<Advert>, CliError> {
         let done = self.next().await?;
-        if done.status == WcStatus::WrFlushErr {
-            return Ok(None);
+        match done.status {
+            WcStatus::Success => {}
+            WcStatus::WrFlushErr => return Ok(None),
+            status => return Err(CliError::peer(format_args!("{}: {}", self.place(), self.ended(status)))),
         }
-        check(&self.who, "RECV", &done)?;
         if done.byte_len as usize != ADVERT_LEN {
             let text = format_args!("{}: a message of {} bytes, not {ADVERT_LEN}", self.who, done.byte_len);
             return Err(CliError::peer(text));
@@ -185,13 +212,47 @@ impl Endpoint {
 
     /// How a request ended, or what has ended the connection.
     fn ended(&self, status: WcStatus) -> String {
-        error::ended(status, self.connection.as_ref())
+        error::ended(status, self.connection.as_ref(), Some(self.heard.elapsed()))
     }
 
+    /// Both ends, and the turn.
+    fn place(&self) -> String {
+        self.turn.map_or_else(|| self.who.clone(), |turn| format!("{}: in turn {turn}", self.who))
+    }
+
+    /// The next completion of a message, a READ or a WRITE. While there is none the peer is asked now and then whether it is
+    /// there; that it is not ends the wait, as an error's completion.
     async fn next(&mut self) -> Result<Completion, CliError> {
-        let waited = self.cq.wait(&mut self.ready, 1).await;
-        waited.map_err(|e| CliError::failed(format_args!("{}: {e}", self.who)))?;
-        self.ready.pop().ok_or_else(|| CliError::failed(format_args!("{}: no completion", self.who)))
+        loop {
+            // The first tick may come at once.
+            let quiet = async {
+                self.clock.tick().await;
+                self.clock.tick().await;
+            };
+            let waited = select(self.cq.wait(&mut self.ready, 1), std::pin::pin!(quiet)).await;
+            match waited {
+                Either::First(waited) => {
+                    waited.map_err(|e| CliError::failed(format_args!("{}: {e}", self.who)))?;
+                }
+                Either::Second(()) => {
+                    self.ask();
+                    continue;
+                }
+            }
+            let done = self.ready.pop();
+            let done = done.ok_or_else(|| CliError::failed(format_args!("{}: no completion", self.who)))?;
+            if done.wr_id != probe::TOKEN || done.status != WcStatus::Success {
+                return Ok(done);
+            }
+            (self.asked, self.heard) = (false, Instant::now());
+        }
+    }
+
+    fn ask(&mut self) {
+        if let Some(question) = probe::question(&self.qp).filter(|_| !self.asked) {
+            // A queue pair that takes none has ended, and says so by its receive.
+            self.asked = self.qp.post_send(question).is_ok();
+        }
     }
 }
 

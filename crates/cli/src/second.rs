@@ -1,7 +1,8 @@
 //! A second process of the same program, so that two processes talk where the user has set up nothing.
 //!
 //! It gets a free address of its own ([`places`]), since one address belongs to one process. It ends when its standard input
-//! does, so it never outlives this process, whatever happens to this one.
+//! does, so it never outlives this process, whatever happens to this one; and in order, so that it leaves a port of a fabric
+//! as a program does that was told to stop.
 
 pub mod places;
 
@@ -10,7 +11,9 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::error::CliError;
+use tokio::sync::Notify;
+
+use crate::error::{Blame, CliError};
 use crate::peer::PeerName;
 
 /// Loopback addresses tried.
@@ -24,6 +27,10 @@ const TAKEN: [&str; 3] =
     ["cannot open a device at", "the address and port are in use", " is taken by process "];
 /// How long the process has to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How much of that it takes at most: what is not done by then is left undone.
+const GRACE: Duration = Duration::from_secs(1);
+/// Standard input has ended, and the process is to stop as a signal would have it.
+static STDIN_ENDED: Notify = Notify::const_new();
 
 /// The process; it ends with this value.
 pub struct SecondProcess {
@@ -36,6 +43,20 @@ pub struct SecondProcess {
 struct NotStarted {
     /// What it said on standard error.
     said: String,
+    /// What it ended with, if it has ended by itself.
+    code: Option<i32>,
+}
+
+impl NotStarted {
+    /// The same failure, with the same exit code.
+    fn pass_on(&self) -> CliError {
+        let text = format_args!("the target's process: {}", self.said);
+        match self.code {
+            Some(code) if code == Blame::Usage as i32 => CliError::usage(text),
+            Some(code) if code == Blame::Peer as i32 => CliError::peer(text),
+            _ => CliError::failed(text),
+        }
+    }
 }
 
 impl SecondProcess {
@@ -61,7 +82,7 @@ impl SecondProcess {
                 Err(e) if devices.len() > 1 && TAKEN.iter().any(|words| e.said.contains(words)) => {
                     last = e.said
                 }
-                Err(e) => return Err(CliError::failed(format_args!("the target's process: {}", e.said))),
+                Err(e) => return Err(e.pass_on()),
             }
         }
         let (first, end) =
@@ -117,9 +138,10 @@ fn launch(
     let _ = child.kill(); // it may have ended by itself
     let mut said = String::new();
     let _ = err.read_to_string(&mut said); // as much as there is
-    let _ = child.wait();
+    let code = child.wait().ok().and_then(|status| status.code());
     let said = said.trim().trim_start_matches("everywire: ").to_owned();
-    Ok(Err(NotStarted { said: if said.is_empty() { "it ended without a word".to_owned() } else { said } }))
+    let said = if said.is_empty() { "it ended without a word".to_owned() } else { said };
+    Ok(Err(NotStarted { said, code }))
 }
 
 impl Drop for SecondProcess {
@@ -139,8 +161,24 @@ impl Drop for SecondProcess {
 
 /// The other side of that: ends this process when its standard input ends.
 pub fn end_with_stdin() {
-    std::thread::spawn(|| {
+    end_after_stdin(Duration::ZERO);
+}
+
+/// The same in order, of a process that waits for [`Signals`](crate::serve::Signals): to them it is one more.
+pub fn stop_with_stdin() {
+    end_after_stdin(GRACE);
+}
+
+fn end_after_stdin(grace: Duration) {
+    std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        STDIN_ENDED.notify_one();
+        std::thread::sleep(grace);
         std::process::exit(0);
     });
+}
+
+/// Waits until [`stop_with_stdin`] has something to say; else for ever.
+pub async fn stdin_ended() {
+    STDIN_ENDED.notified().await;
 }

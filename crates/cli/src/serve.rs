@@ -14,7 +14,6 @@ pub use target::memory_warning;
 use std::path::PathBuf;
 
 use everywire_net::{Host, OpenOptions, TokioRt, route};
-use everywire_nvmeof::Scoped;
 use everywire_nvmeof::rdma::{NvmeTarget, TargetOptions};
 use everywire_verbs::rt::{Either, select};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -167,7 +166,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     }
     let options = OpenOptions { capture: args.capture.clone(), ..OpenOptions::default() };
     if args.until_stdin_ends {
-        second::end_with_stdin();
+        second::stop_with_stdin();
     }
     let hosts = config.devices.iter().map(|name| device::open(name, &options));
     let hosts = hosts.collect::<Result<Vec<Host>, CliError>>()?;
@@ -228,12 +227,10 @@ fn tell_counters(host: &Host) {
 }
 
 fn listen(nvme: &NvmeTarget, host: &Host, port: u16) -> Result<(), CliError> {
-    let device = host.device();
     for (ip, scope_id) in host.addresses() {
         let address = route::with_scope(*ip, port, *scope_id);
-        let address = nvme.listen(device, address).map_err(CliError::failed)?;
-        let shown = Scoped(address, Some(&host.interface().name));
-        print(format_args!("listening on {shown}, device {}", device.name()))?;
+        let address = nvme.listen(host.device(), address).map_err(CliError::failed)?;
+        print(device::listening(host, address))?;
     }
     Ok(())
 }
@@ -277,9 +274,11 @@ impl Signals {
 
     /// Waits for the next one; its name.
     pub async fn next(&mut self) -> &'static str {
-        match select(self.terminate.recv(), self.interrupt.recv()).await {
-            Either::First(_) => "SIGTERM",
-            Either::Second(_) => "SIGINT",
+        let signal = select(self.terminate.recv(), self.interrupt.recv());
+        match select(std::pin::pin!(signal), std::pin::pin!(second::stdin_ended())).await {
+            Either::First(Either::First(_)) => "SIGTERM",
+            Either::First(Either::Second(_)) => "SIGINT",
+            Either::Second(()) => "the end of standard input",
         }
     }
 }

@@ -31,6 +31,7 @@ fn a_rejection_is_named() {
     let text =
         run(&["decode", captures().join("cm_reject_no_listener.pcap").to_str().unwrap()]).expect(0).text();
     assert!(text.contains("message=REJ") && text.contains("invalid service ID"), "{text}");
+    assert!(!text.contains("private_data=\n") && !text.contains("private_data= "), "{text}");
 }
 
 #[test]

@@ -65,6 +65,12 @@ fn an_address_that_is_taken_is_named() {
 }
 
 #[test]
+fn an_address_of_another_host_is_wrong_usage() {
+    let outcome = run(&["demo", "--device", "rocev2:203.0.113.9", "--seconds", "0.1"]).expect(2);
+    assert!(outcome.stderr.contains("not an address of this host"), "{}", outcome.stderr);
+}
+
+#[test]
 fn the_target_does_not_outlive_a_demo_that_was_killed() {
     let address = format!("{}:4791", common::ip(2));
     let is_taken = || std::net::UdpSocket::bind(&address).is_err();

@@ -116,7 +116,7 @@ fn a_cable_is_pulled_and_put_back() {
     let (server, name) = fabric("cable", &["--engine", "minhop"]);
     let lengths = |name: &str| show(name)["paths"]["h1"]["h3"].clone();
     assert_eq!(lengths(&name), 3);
-    server.says(&["credit loop"]);
+    server.says(&["WARN subnet manager at s1:", "credit loop"]);
     // The switches' ports: the next switch at 1, the one before at 2, hosts at 3 and 4.
     run(&["fabric", "link", "down", &name, "s1/1"]).expect(0);
     let until = Instant::now() + Duration::from_secs(30);
@@ -125,7 +125,7 @@ fn a_cable_is_pulled_and_put_back() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(run(&["fabric", "show", &name]).expect(0).text().contains("links down: s1/1 - s2/2"));
-    let elsewhere = run(&["fabric", "link", "up", &name, "s1/1 - s3/2"]).expect(1);
+    let elsewhere = run(&["fabric", "link", "up", &name, "s1/1 - s3/2"]).expect(2);
     assert!(elsewhere.stderr.contains("that of s1/1 goes to s2/2"), "{}", elsewhere.stderr);
     let no_cable = run(&["fabric", "link", "up", &name, "s1/1 s2/2"]).expect(2);
     assert!(no_cable.stderr.contains("as in \"h1/1\" or \"h1/1 - s1/1\""), "{}", no_cable.stderr);
@@ -133,12 +133,31 @@ fn a_cable_is_pulled_and_put_back() {
     run(&["fabric", "link", "down", &name, "s1/1", "-", "s2/2"]).expect(0);
     let up = run(&["fabric", "link", "up", &name, "s2/2 - s1/1"]).expect(0).text();
     assert_eq!(up, "link at s2/2 - s1/1 is up\n");
+    let again = run(&["fabric", "link", "up", &name, "s2/2 - s1/1"]).expect(0).text();
+    assert_eq!(again, "link at s2/2 - s1/1 is up, as it was\n");
+    server.says(&["the cable at s2/2 is back"]);
+    assert_eq!(server.lines_with("is back").len(), 1, "told once");
     while lengths(&name) != 3 {
         assert!(Instant::now() < until, "not back");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let wrong = run(&["fabric", "link", "down", &name, "s1/9"]).expect(1);
+    let wrong = run(&["fabric", "link", "down", &name, "s1/9"]).expect(2);
     assert!(wrong.stderr.contains("s1/9"), "{}", wrong.stderr);
+    let wrong = run(&["fabric", "link", "down", &name, "spine9/1"]).expect(2);
+    for words in ["\"spine9\" is no host or switch", "hosts h1, h2", "switches s1, s2"] {
+        assert!(wrong.stderr.contains(words), "{words}: {}", wrong.stderr);
+    }
+    let wrong = run(&["ping", "10.77.0.1", "--device", &format!("ib:{name}/h99/1")]).expect(2);
+    assert!(wrong.stderr.contains("\"h99\" is no host or switch"), "{}", wrong.stderr);
+    let wrong = run(&["ping", "10.77.0.1", "--device", &format!("ib:{name}/h1/1,path=4")]).expect(2);
+    assert!(wrong.stderr.contains("path bits 4: the port has LMC 0"), "{}", wrong.stderr);
+    // One's own cable.
+    run(&["fabric", "link", "down", &name, "h12/1"]).expect(0);
+    let pulled = run(&["ping", "10.77.0.1", "--device", &format!("ib:{name}/h12/1")]).expect(3);
+    let words = format!("port ib:{name}/h12/1 has no link: its cable is pulled");
+    assert!(pulled.stderr.contains(&words), "{}", pulled.stderr);
+    let waited = pulled.stderr.lines().next().unwrap_or_default();
+    assert!(waited.contains("the port has no link") && waited.contains("waited 3s"), "{}", pulled.stderr);
 }
 
 #[test]
@@ -166,12 +185,17 @@ fn programs_talk_through_a_router() {
     let mut server = Server::start_until(&run_it, "ready");
     let text = run(&["fabric", "show", &name]).expect(0).text();
     assert!(text.contains("\nrouters\n  r1/1") && text.contains("at a1/1 and b1/1"), "{text}");
+    let paths = run(&["fabric", "show", &name, "--paths"]).expect(0).text();
+    assert!(paths.contains("a1  0  2  4  4\n") && paths.contains("4 links: 8 pairs"), "{paths}");
+    for manager in ["a1/1", "b1/1"] {
+        server.says(&[&format!("subnet manager at {manager}: the subnet is up: 1 switch, 3 ports of hosts")]);
+    }
     let (mine, theirs) = (format!("ib:{name}/a2/1"), format!("ib:{name}/b2/1"));
     let _listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
     let args = ["ping", "10.78.0.2", "--device", &mine, "-C", "9", "-S", "9000", "--json"];
     let result = run(&args).expect(0).json();
     assert_eq!((&result["turns"], &result["verified"]), (&9.into(), &true.into()));
-    let refused = run(&["ping", "10.78.0.2", "--device", &format!("ib:{name}/r1/1")]).expect(1);
+    let refused = run(&["ping", "10.78.0.2", "--device", &format!("ib:{name}/r1/1")]).expect(2);
     assert!(refused.stderr.contains("a router's port"), "{}", refused.stderr);
     server.signal("TERM");
     assert!(server.wait().success());
@@ -184,6 +208,7 @@ fn programs_talk_through_two_routers() {
     let name = format!("row-{}", std::process::id());
     let topology = format!("{}/../../examples/three-subnets.toml", env!("CARGO_MANIFEST_DIR"));
     let mut server = Server::start_until(&["fabric", "run", &topology, "--name", &name], "ready");
+    assert_eq!(show(&name)["paths"]["a2"]["c2"], 6);
     for (from, to, ip) in [("a2", "c2", "10.79.0.2"), ("c2", "b2", "10.78.0.2"), ("b2", "a2", "10.77.0.2")] {
         let (mine, theirs) = (format!("ib:{name}/{from}/1"), format!("ib:{name}/{to}/1"));
         let _listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
@@ -193,4 +218,18 @@ fn programs_talk_through_two_routers() {
     }
     server.signal("TERM");
     assert!(server.wait().success());
+}
+
+/// A message at the ibsim door that is none is told of with both sockets' names.
+#[test]
+fn a_stranger_at_the_ibsim_door_is_told_of() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let door = format!("door-{}", std::process::id());
+    let (server, _) = fabric("strange", &["--ibsim", &door]);
+    let own = format!("stranger-{}", std::process::id());
+    let named = |name: &str| SocketAddr::from_abstract_name(name).expect("a name");
+    let socket = UnixDatagram::bind_addr(&named(&own)).expect("a socket");
+    socket.send_to_addr(b"GET / HTTP/1.1", &named(&format!("{door}:ctl\0"))).expect("a door");
+    server.says(&["WARN", &own, &format!("{door}:ctl"), &format!("process {}", std::process::id())]);
 }

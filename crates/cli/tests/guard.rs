@@ -95,6 +95,9 @@ fn a_configuration_ends() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/target.toml");
     let said = run(&["check", sample.to_str().unwrap()]).expect(0).text();
     assert!(said.contains("nqn.2026-01.org.example:disk") && said.contains("ram:256MiB"), "{said}");
+    let topology = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/ring.toml");
+    let outcome = run(&["check", topology.to_str().unwrap()]).expect(2);
+    assert!(outcome.stderr.contains("is a fabric's topology (`everywire fabric run"), "{}", outcome.stderr);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -220,6 +221,36 @@ fn silent_clients_lock_nobody_out() {
         assert!(attached.lines_with("WARN").len() < 8, "{:?}", attached.lines_with("WARN"));
         drop(silent);
     }
+}
+
+/// More clients at once than are served and may wait: none of them is sent away, each is served in its turn.
+#[test]
+fn many_clients_at_once_are_all_served() {
+    let scratch = Scratch::new("nbd-many");
+    let socket = scratch.file("s");
+    let (_target, attached) = attach(25, "ram:1MiB", &socket, &[]);
+    std::thread::scope(|scope| {
+        for _ in 0..200 {
+            scope.spawn(|| assert_eq!(Client::connect(&socket).request(3, 0, 0, &[]), 0));
+        }
+    });
+    assert!(attached.lines_with("WARN").is_empty(), "{:?}", attached.lines_with("WARN"));
+}
+
+/// Why an address cannot be listened at: it is another host's, or somebody has it, who is named.
+#[test]
+fn a_tcp_door_that_cannot_be_opened_says_why() {
+    let export = format!("{NQN}=ram:1MiB");
+    let _target = Server::start(&["serve", "--device", &device(27), "--nvme", &export]);
+    let refused = |door: &str, code| {
+        run(&["nvme", "attach", "--device", &device(28), &ip(27), NQN, "--nbd", door]).expect(code).stderr
+    };
+    // 192.0.2.0/24 is reserved for documentation (RFC 5737).
+    let said = refused("192.0.2.77:10809", 2);
+    assert!(said.contains("192.0.2.77 is not an address of this host"), "{said}");
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let said = refused(&held.local_addr().unwrap().to_string(), 1);
+    assert!(said.contains(&format!("is held by process {} (", std::process::id())), "{said}");
 }
 
 /// What is at the path of the socket stays if it is no socket.

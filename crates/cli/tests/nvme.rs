@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Outcome, Scratch, Server, device, ip, run, run_with};
 
 const NQN: &str = "nqn.2026-11.example:disk";
@@ -78,9 +80,57 @@ fn ranges_that_begin_within_a_block_are_refused_with_the_block_size() {
         assert!(outcome.stderr.contains(word), "{args:?}: {}", outcome.stderr);
         assert!(outcome.stdout.is_empty());
     }
+    for format in [&[][..], &["--json"]] {
+        let outcome = nvme(6, "info", 5, &[&["--nsid", "9"], format].concat(), Vec::new()).expect(2);
+        assert!(outcome.stderr.contains("there is no namespace 9; there is 1"), "{}", outcome.stderr);
+        assert!(outcome.stdout.is_empty(), "{}", outcome.text());
+    }
+    let one = nvme(6, "info", 5, &["--nsid", "1"], Vec::new()).expect(0).text();
+    assert!(one.contains("namespace 1: "), "{one}");
 }
 
 /// From a pipe or a file, the rest of the last block stays; and so many bytes can be read back.
+/// A file that is too long is refused before anything is written; of a pipe what fits is written, and that is said.
+#[test]
+fn what_lies_beyond_the_end_is_refused() {
+    let _server = serve(31, "ram:4MiB");
+    let scratch = Scratch::new("beyond");
+    let long = scratch.file("long");
+    std::fs::write(&long, vec![0x5a; 5 << 20]).unwrap();
+    let mut command = common::program(&["nvme", "write", "--device", &device(32), &ip(31), NQN]);
+    command.stdin(std::fs::File::open(&long).unwrap());
+    let outcome = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(2), "{said}");
+    assert!(said.contains("5242880 bytes at 0: namespace 1 ends at 4194304"), "{said}");
+    let untouched = nvme(32, "read", 31, &[NQN], Vec::new()).expect(0).stdout;
+    assert!(untouched.len() == 4 << 20 && untouched.iter().all(|byte| *byte == 0), "something was written");
+    let piped = nvme(32, "write", 31, &[NQN], vec![0x5a; 5 << 20]).expect(2);
+    assert!(piped.stderr.contains("ended early: 4194304 bytes were written at 0"), "{}", piped.stderr);
+    for action in ["read", "write"] {
+        let far = nvme(32, action, 31, &[NQN, "--offset", "1TiB"], Vec::new()).expect(2);
+        let words = "offset 1099511627776 (1TiB): namespace 1 ends at 4194304 (4MiB)";
+        assert!(far.stderr.contains(words), "{}", far.stderr);
+    }
+}
+
+/// A lost controller is looked for as long as was asked for, not longer.
+#[test]
+fn bench_gives_up_when_it_is_told_to() {
+    let mut server = serve(33, "ram:4MiB");
+    let (near, far) = (device(34), ip(33));
+    let bench = std::thread::spawn(move || {
+        run(&["nvme", "bench", &far, "--device", &near, "--seconds", "30", "--loss-timeout", "1"])
+    });
+    server.says(&["association made"]);
+    std::thread::sleep(Duration::from_millis(700));
+    server.signal("TERM");
+    server.wait();
+    let stopped = Instant::now();
+    bench.join().expect("the client").expect(3);
+    assert!(stopped.elapsed() < Duration::from_secs(15), "{:?}", stopped.elapsed());
+}
+
 #[test]
 fn input_that_ends_within_a_block() {
     let scratch = Scratch::new("tail");

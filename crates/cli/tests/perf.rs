@@ -93,6 +93,33 @@ fn the_second_process_is_on_the_same_wire() {
     assert!(raw.stderr.contains("everywire perf write ADDRESS --device rocev2-raw:lo/127.0.0.1"), "{raw:?}");
 }
 
+/// RFC 7306 at one end only is known before the first atomic: who asks is told what the other end lacks.
+#[test]
+fn atomics_of_one_end_are_refused_with_words() {
+    let (near, far) = (format!("iwarp:{},rfc7306", ip(16)), format!("iwarp:{}", ip(15)));
+    let server = Server::start(&["perf", "--listen", "--device", &far]);
+    server.says(&[&format!("listening on {}:18515, device {far}", ip(15))]);
+    let outcome = run(&["perf", "atomic", &ip(15), "--device", &near]).expect(3);
+    let words = format!("no atomics at this end: start it with --device {far},rfc7306");
+    assert!(outcome.stderr.contains(&format!("It says: {words}")), "{}", outcome.stderr);
+    server.says(&["perf client", &words]);
+}
+
+/// Neither does a killed client stay for ever, whatever it did: nobody disconnects for it.
+#[test]
+fn a_killed_client_is_noticed() {
+    for (n, test) in [(20, &["write"][..]), (22, &["send"]), (24, &["send", "--latency"])] {
+        let server = Server::start(&["perf", "--listen", "--device", &format!("rocev2:{}", ip(n))]);
+        let (peer, device) = (ip(n), format!("rocev2:{}", ip(n + 1)));
+        let args = [&["perf"], test, &[&peer, "--device", &device, "-D", "60"]].concat();
+        let mut client = common::program(&args).spawn().expect("the program starts");
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        client.kill().expect("a child can be killed");
+        client.wait().expect("a child can be waited for");
+        server.says(&["perf client ", "the peer is lost: it has acknowledged nothing"]);
+    }
+}
+
 /// A server that is told to stop says so and ends well.
 #[test]
 fn the_server_ends_in_order() {
@@ -171,6 +198,7 @@ fn what_does_not_exist_is_wrong_usage() {
         (&["atomic", "--size", "16"], "8 bytes"),
         (&["send", "--transport", "ud", "--size", "5000"], "one packet"),
         (&["write", "--seconds", "0"], "more than 0"),
+        (&["atomic", "--device", "iwarp:127.0.0.1"], "name it iwarp:127.0.0.1,rfc7306"),
         (&["send", "--latency", "--size", "8192", "--baseline", "-D", "0.1"], "one packet"),
     ] {
         let outcome = run(&[&["perf"], args].concat()).expect(2);

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Scratch, Server, device, fabric_of_two, ip, run, tshark_finds_nothing};
 
 #[test]
@@ -48,16 +50,19 @@ fn every_other_wire() {
 
 #[test]
 fn a_port_nobody_listens_on_is_a_rejection_with_its_reason() {
-    let _server = Server::start(&["ping", "--listen", "--persistent", "--device", &device(3)]);
+    let server = Server::start(&["ping", "--listen", "--persistent", "--device", &device(3)]);
+    server.says(&[&format!("ping: listening on {}:7174, device {}", ip(3), device(3))]);
     let outcome = run(&["ping", &format!("{}:9", ip(3)), "--device", &device(4)]).expect(3);
     assert!(outcome.stderr.contains("invalid service ID (8)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains(&ip(4)) && outcome.stderr.contains(&format!("{}:9", ip(3))), "both ends");
 }
 
 #[test]
-fn an_address_nobody_has_is_unreachable() {
+fn an_address_where_nothing_runs_is_told_as_such() {
     let outcome = run(&["ping", &ip(5), "--device", &device(6)]).expect(3);
-    assert!(outcome.stderr.contains("cannot be reached"), "{}", outcome.stderr);
+    for words in ["UDP port 4791 is closed", "is the program running?", "it was tried for 1."] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
 }
 
 #[test]
@@ -82,14 +87,62 @@ fn a_lost_peer_is_told_as_lost() {
         for word in ["Flushed", "flushed", ":0 "] {
             assert!(!outcome.stderr.contains(word), "{wire}: {}", outcome.stderr);
         }
-        assert!(
-            wire != "iwarp" || outcome.stderr.contains("the connection was lost: "),
-            "{}",
-            outcome.stderr
-        );
+        let lost = match wire {
+            "iwarp" => "the connection was lost: ",
+            _ => "the peer is lost: it has acknowledged nothing for ",
+        };
+        assert!(outcome.stderr.contains(lost), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(": in turn "), "{}", outcome.stderr);
     }
     let outcome = run(&["ping", &ip(12), "--device", &format!("iwarp:{}", ip(13))]).expect(3);
     assert!(!outcome.stderr.contains(":0 "), "{}", outcome.stderr);
+}
+
+/// What InfiniBand's administrator refuses is told in words: a group without members as elsewhere, with the exit code of the
+/// network's doing.
+#[test]
+fn what_the_subnet_administrator_refuses_is_told_in_words() {
+    let (_fabric, [mine, theirs]) = fabric_of_two("refused");
+    let nobody = run(&["ping", "--multicast", "239.9.9.9", "--device", &mine, "-C", "1"]).expect(3);
+    assert!(nobody.stderr.contains("the group has no member in this subnet"), "{}", nobody.stderr);
+    let _listener = Server::start(&["ping", "--listen", "--persistent", "--device", &theirs]);
+    let fabric = theirs.trim_start_matches("ib:").trim_end_matches("/h2/1");
+    run(&["fabric", "link", "down", fabric, "h2/1"]).expect(0);
+    std::thread::sleep(Duration::from_secs(2));
+    let no_way = run(&["ping", "10.77.0.2", "--device", &mine]).expect(3);
+    assert!(
+        no_way.stderr.contains("no path in this subnet to the port with GID fe80::"),
+        "{}",
+        no_way.stderr
+    );
+}
+
+/// A listener that waits for the next message of a client finds out that it was killed, in half a minute and by name: by its
+/// own questions, or iWARP's by TCP.
+#[test]
+fn a_killed_client_is_noticed() {
+    let (_fabric, [mine, theirs]) = fabric_of_two("killed");
+    let sockets = |wire: &str| (format!("{wire}:{}", ip(16)), format!("{wire}:{}", ip(17)), ip(17));
+    for (near, far, address) in [sockets("rocev2"), sockets("iwarp"), (mine, theirs, "10.77.0.2".to_owned())]
+    {
+        let server = Server::start(&["ping", "--listen", "--persistent", "--device", &far]);
+        let args = ["ping", &address, "--device", &near, "-C", "100", "-i", "60000"];
+        let mut client = Server::start_until(&args, "turn=0");
+        // It has said nothing for longer than a question takes, and is not lost for that.
+        std::thread::sleep(Duration::from_secs(6));
+        assert_eq!(server.lines_with("lost"), Vec::<String>::new());
+        client.signal("KILL");
+        client.wait();
+        let killed = Instant::now();
+        server.says(
+            &["ping: ", " is lost after 1 turn"]
+                .map(|word| if near.starts_with("iwarp") { "left after 1 turn" } else { word }),
+        );
+        assert!(killed.elapsed() < Duration::from_secs(30), "{near}: {:?}", killed.elapsed());
+        if !near.starts_with("iwarp") {
+            server.says(&["everywire: ping ", "the peer is lost: it has acknowledged nothing for "]);
+        }
+    }
 }
 
 /// The README and the help agree on what the program ends with.
@@ -120,6 +173,12 @@ fn wrong_usage_is_2() {
     assert!(outcome.stderr.contains("rocev2:127.0.0.2"), "{}", outcome.stderr);
     let outcome = run(&["ping", "127.0.0.1", "--device", "rocev2:203.0.113.9"]).expect(2);
     assert!(outcome.stderr.contains("everywire devices"), "{}", outcome.stderr);
+    let outcome = run(&["ping", "--multicast", "239.1.2.3", "--device", "iwarp:127.0.0.1"]).expect(2);
+    assert!(outcome.stderr.contains("has no datagrams"), "{}", outcome.stderr);
+    let outcome = run(&["ping", "127.0.0.1", "--device", "rocev1:nosuch0/10.0.0.1"]).expect(2);
+    assert!(outcome.stderr.contains("no interface \"nosuch0\""), "{}", outcome.stderr);
+    let outcome = run(&["ping", "--listen", "--device", "iwarp:203.0.113.9"]).expect(2);
+    assert!(outcome.stderr.contains("203.0.113.9"), "{}", outcome.stderr);
 }
 
 #[test]

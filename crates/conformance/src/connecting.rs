@@ -18,8 +18,9 @@ pub(crate) use ends::{ENDS, end, peer_dies};
 pub(crate) use services::{SERVICES, multicast, service};
 
 use crate::check::{Verdict, ensure, must, same};
+use crate::join::join;
 use crate::layout::pattern;
-use crate::link::{Ctx, Link, LinkOptions, Side, connect, join};
+use crate::link::{Ctx, Link, LinkOptions, Side, connect};
 use crate::wire::Family;
 
 /// One script about how connections are made.

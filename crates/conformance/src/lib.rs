@@ -11,6 +11,7 @@
 mod check;
 mod connecting;
 mod fault;
+mod join;
 mod layout;
 mod link;
 mod memory;

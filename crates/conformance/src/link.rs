@@ -17,6 +17,7 @@ use everywire_verbs::{
 };
 
 use crate::check::{Verdict, ensure, must, same};
+use crate::join::both;
 use crate::pair::{End, Pair, Plan};
 use crate::wire::Row;
 
@@ -109,32 +110,6 @@ impl Ctx {
         }
         Ok(())
     }
-}
-
-/// Both, at once.
-pub(crate) async fn join<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
-    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
-    let (mut got_a, mut got_b) = (None, None);
-    std::future::poll_fn(|cx| {
-        if got_a.is_none()
-            && let Poll::Ready(value) = a.as_mut().poll(cx)
-        {
-            got_a = Some(value);
-        }
-        if got_b.is_none()
-            && let Poll::Ready(value) = b.as_mut().poll(cx)
-        {
-            got_b = Some(value);
-        }
-        match (got_a.take(), got_b.take()) {
-            (Some(a), Some(b)) => Poll::Ready((a, b)),
-            (a, b) => {
-                (got_a, got_b) = (a, b);
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }
 
 /// What `a` comes to, while `b` does its part for as long as that takes; what goes wrong there ends both.
@@ -354,8 +329,9 @@ pub(crate) async fn connect(
         let request = listener.next_request().await?;
         request.accept(&b.qp, options.accept.clone()).await
     };
-    let (active, passive) = ctx.soon("a connection", join(connecting, accepting)).await?;
-    Ok((must("connecting", active)?, must("accepting", passive)?))
+    let connecting = async { must("connecting", connecting.await) };
+    let accepting = async { must("accepting", accepting.await) };
+    ctx.soon("a connection", both(connecting, accepting)).await?
 }
 
 /// A datagram queue pair, from RESET to RTS.

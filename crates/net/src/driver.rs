@@ -161,7 +161,7 @@ impl Host {
 
     /// A device at a port of a running fabric.
     fn open_fabric(name: &str, wire: &FabricWire, options: &OpenOptions) -> Result<Host, OpenError> {
-        let failed = |source| OpenError::Fabric { name: name.to_owned(), source };
+        let failed = |source| OpenError::fabric(name, source);
         let (port, welcome) = FabricPort::attach(&wire.fabric, &wire.port).map_err(failed)?;
         let seed = options.seed.map_or_else(entropy, Ok).map_err(failed)?;
         let most = welcome.port.mtu;

@@ -104,6 +104,20 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no interface of that name.
+    #[error("there is no interface {name:?} on this host; `everywire devices` lists those with addresses")]
+    NoInterface {
+        /// The name.
+        name: String,
+    },
+    /// The fabric has no such port, or none for programs.
+    #[error("there is no device {name}: {why}")]
+    NoFabricPort {
+        /// The device's name.
+        name: String,
+        /// What there is instead.
+        why: String,
+    },
     /// The fabric does not run, or does not give the port away.
     #[error("cannot open {name}: {source}")]
     Fabric {
@@ -125,6 +139,23 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// A port that is not to be had: `InvalidInput` says that there is none.
+    pub(crate) fn fabric(name: &str, source: io::Error) -> OpenError {
+        let name = name.to_owned();
+        match source.kind() {
+            io::ErrorKind::InvalidInput => OpenError::NoFabricPort { name, why: source.to_string() },
+            _ => OpenError::Fabric { name, source },
+        }
+    }
+
+    /// An interface that cannot be asked for, or that is not there.
+    pub(crate) fn interface(name: &str, ip: IpAddr, source: io::Error) -> OpenError {
+        match source.kind() {
+            io::ErrorKind::NotFound => OpenError::NoInterface { name: name.to_owned() },
+            _ => OpenError::System { step: "find the interface", ip, source },
+        }
+    }
+
     /// The same, with the limit named if file descriptors have run out.
     pub(crate) fn with_limit(self) -> OpenError {
         let source = match &self {

@@ -32,3 +32,4 @@ pub use driver::{Host, OpenOptions, PossibleDevice, possible_devices};
 pub use error::{OpenError, raise_descriptor_limit, with_limit};
 pub use runtime::{TokioRt, block_on};
 pub use spec::{DeviceSpec, FabricWire, WireKind, address};
+pub use udp::describe_tcp as tcp_owner;

@@ -121,16 +121,31 @@ fn network(ip: IpAddr, prefix: u32) -> u128 {
 /// # Errors
 /// `NotFound` if there is none.
 pub fn interface(name: &str) -> io::Result<Interface> {
+    interface_through(&Socket::new(Domain::IPV4, Type::DGRAM, None)?, name)
+}
+
+/// The interface with this name in the network namespace of `socket`.
+///
+/// # Errors
+/// `NotFound` if there is none.
+pub(crate) fn interface_through(socket: &Socket, name: &str) -> io::Result<Interface> {
     let c_name =
         CString::new(name).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "interface name"))?;
-    // SAFETY: `c_name` is a live C string.
-    let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("no interface is named {name:?}")));
+    let none = || io::Error::new(io::ErrorKind::NotFound, format!("no interface is named {name:?}"));
+    if name.len() >= libc::IF_NAMESIZE {
+        return Err(none());
     }
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     let mut request = request_for(&c_name);
-    // SAFETY: `request` is a live ifreq with a terminated name; SIOCGIFMTU writes its integer member.
+    // SAFETY: `request` is a live ifreq with a terminated name; SIOCGIFINDEX writes its integer member.
+    let index = unsafe {
+        match check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request)) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Err(none()),
+            other => other?,
+        }
+        request.ifr_ifru.ifru_ifindex
+    };
+    let mut request = request_for(&c_name);
+    // SAFETY: as above; SIOCGIFMTU writes the integer member.
     let mtu = unsafe {
         check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request))?;
         request.ifr_ifru.ifru_mtu
@@ -145,7 +160,7 @@ pub fn interface(name: &str) -> io::Result<Interface> {
     let family = hardware.sa_family;
     Ok(Interface {
         name: name.to_owned(),
-        index,
+        index: u32::try_from(index).map_err(|_| none())?,
         mtu: usize::try_from(mtu).unwrap_or(DEFAULT_MTU),
         mac: (family == libc::ARPHRD_ETHER).then_some(mac),
         loopback: family == libc::ARPHRD_LOOPBACK,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use everywire_verbs::rt::{LocalFuture, Rt, Runtime};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::driver::{Patience, Shared, entropy, inline_hosts, timespec};
+use crate::driver::{Mode, Patience, Shared, entropy, inline_hosts, timespec};
 use crate::error::with_limit;
 use crate::event::Signal;
 
@@ -121,17 +121,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// Drives inline hosts once; sleeps if there was nothing to do, and spinning does not pay.
 fn wait(signal: &Signal, waker: &Waker, patience: &mut Patience) {
     let hosts = inline_hosts();
-    let mut deadline: Option<Instant> = None;
-    let mut more = false;
-    for host in &hosts {
-        let mut engine = host.lock();
-        let turn = host.turn(&mut engine);
-        if turn.progress {
-            patience.progress();
-        }
-        more |= turn.more;
-        deadline = deadline.into_iter().chain(engine.deadline()).min();
-    }
+    let (more, deadline) = drive(&hosts, patience);
     let spin = more || (!hosts.is_empty() && patience.spin(Instant::now()));
     if !spin && !signal.is_set() {
         let before = Instant::now();
@@ -140,11 +130,35 @@ fn wait(signal: &Signal, waker: &Waker, patience: &mut Patience) {
     }
 }
 
+/// A turn of each host that still has no driver of its own; whether there is more to do, and when there will be.
+pub(crate) fn drive(hosts: &[Arc<Shared>], patience: &mut Patience) -> (bool, Option<Instant>) {
+    let mut deadline: Option<Instant> = None;
+    let mut more = false;
+    for host in hosts {
+        let mut engine = host.lock();
+        if host.mode() != Mode::Inline {
+            // Somebody has become its driver since, who would not hear of what this turn leaves to be done.
+            continue;
+        }
+        let turn = host.turn(&mut engine);
+        host.tell_sleepers(&engine);
+        if turn.progress {
+            patience.progress();
+        }
+        more |= turn.more;
+        deadline = deadline.into_iter().chain(engine.deadline()).min();
+    }
+    (more, deadline)
+}
+
 fn sleep(signal: &Signal, waker: &Waker, hosts: &[Arc<Shared>], deadline: Option<Instant>) {
     let mut fds: Vec<OwnedFd> = Vec::new();
     let mut asleep = Vec::new();
     for host in hosts {
         let mut engine = host.lock();
+        if host.mode() != Mode::Inline {
+            continue;
+        }
         if engine.going_idle() {
             return;
         }

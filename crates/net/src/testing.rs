@@ -15,16 +15,7 @@ impl Pair {
         let pid = std::process::id();
         let names = [format!("ew{tag}a{pid}"), format!("ew{tag}b{pid}")];
         let (a, b) = (&names[0], &names[1]);
-        let script = format!(
-            "set -e; ip netns add {a}; ip netns add {b}
-             ip -n {a} link add eth0 type veth peer name eth0 netns {b}
-             ip -n {a} link set eth0 addrgenmode none; ip -n {b} link set eth0 addrgenmode none
-             ip -n {a} addr add 10.99.0.1/24 dev eth0; ip -n {b} addr add 10.99.0.2/24 dev eth0
-             ip -n {a} addr add fd99::1/64 dev eth0 nodad; ip -n {b} addr add fd99::2/64 dev eth0 nodad
-             ip -n {a} addr add fe80::1/64 dev eth0 nodad; ip -n {b} addr add fe80::2/64 dev eth0 nodad
-             ip -n {a} link set eth0 mtu {mtu} up; ip -n {b} link set eth0 mtu {mtu} up
-             ip -n {a} link set lo up; ip -n {b} link set lo up"
-        );
+        let script = format!("set -e; ip netns add {a}; ip netns add {b}; {}", link(a, b, mtu));
         let pair = Pair { names: names.clone() };
         match Command::new("sh").args(["-c", &script]).output() {
             Ok(output) if output.status.success() => Some(pair),
@@ -38,6 +29,18 @@ impl Pair {
                 None
             }
         }
+    }
+
+    /// Makes the veth pair anew, once it was deleted: with the same names and addresses.
+    pub(crate) fn link_again(&self, mtu: u32) {
+        let script = format!("set -e; {}", link(&self.names[0], &self.names[1], mtu));
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success(), "{script}");
+    }
+
+    /// What ip(8) shows in a namespace.
+    pub(crate) fn shows(&self, end: usize, command: &str) -> String {
+        let output = Command::new("ip").args(["-n", &self.names[end]]).args(command.split(' ')).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
     }
 
     /// Runs ip(8) in a namespace.
@@ -55,6 +58,19 @@ impl Pair {
         )
         .unwrap();
     }
+}
+
+/// Shell commands that make the veth pair between two namespaces.
+fn link(a: &str, b: &str, mtu: u32) -> String {
+    format!(
+        "ip -n {a} link add eth0 type veth peer name eth0 netns {b}
+         ip -n {a} link set eth0 addrgenmode none; ip -n {b} link set eth0 addrgenmode none
+         ip -n {a} addr add 10.99.0.1/24 dev eth0; ip -n {b} addr add 10.99.0.2/24 dev eth0
+         ip -n {a} addr add fd99::1/64 dev eth0 nodad; ip -n {b} addr add fd99::2/64 dev eth0 nodad
+         ip -n {a} addr add fe80::1/64 dev eth0 nodad; ip -n {b} addr add fe80::2/64 dev eth0 nodad
+         ip -n {a} link set eth0 mtu {mtu} up; ip -n {b} link set eth0 mtu {mtu} up
+         ip -n {a} link set lo up; ip -n {b} link set lo up"
+    )
 }
 
 impl Drop for Pair {

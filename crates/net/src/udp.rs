@@ -15,6 +15,7 @@ mod tests;
 pub use counters::{PathEvent, PortCounters};
 pub use errqueue::PathError;
 pub(crate) use owner::describe as describe_owner;
+pub use owner::describe_tcp;
 pub use port::{FIRST_SOURCE_PORT, MAX_GROUPS, MAX_SOURCE_PORTS, PortOptions, UdpPort};
 pub(crate) use recv::socket_addr;
 pub use recv::{MAX_TRAIN, Received, RecvBatch};

@@ -403,6 +403,6 @@ fn a_client_killed_between_req_and_rtu_is_missed_at_once() {
     drop(client);
     let start = Instant::now();
     let error = block_on(request.accept(&own.qp, ConnParam::default())).unwrap_err();
-    assert_eq!(error.kind(), &CmErrorKind::Unreachable);
+    assert_eq!(error.kind(), &CmErrorKind::PortUnreachable);
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }

@@ -9,13 +9,15 @@ use std::time::Duration;
 use everywire_block::{Backend, Geometry, IoBuf, IoFuture, IoResult, RamBackend};
 use everywire_fabric::network::{Change, Direction};
 use everywire_nvmeof::Status;
+use everywire_nvmeof::pdu::cm::CmAccept;
 use everywire_nvmeof::pdu::features::KEEP_ALIVE_TIMER;
 use everywire_nvmeof::pdu::properties::{CC_DEFAULT, CC_EN, CC_SHN_NORMAL};
 use everywire_nvmeof::pdu::{AdminOpcode, IoOpcode, Sqe};
-use everywire_nvmeof::rdma::{InitiatorOptions, discover};
+use everywire_nvmeof::rdma::{Controller, InitiatorOptions, discover};
 use everywire_nvmeof::target::{Limits, NamespaceConfig, SubsystemConfig};
 use everywire_sim::HostConfig;
 use everywire_verbs::rt::Rt;
+use everywire_verbs::{Access, ConnParam, ListenOptions, QpInit, QpType, RecvWr};
 use lab::raw::Raw;
 use lab::{LIMIT, Lab, address, identity, nqn, write_and_read};
 
@@ -154,6 +156,61 @@ fn half_open_connections_are_few_and_cost_nobody_else() {
     assert!(counters.displaced >= 4000 && counters.refused == 0, "{counters:?}");
     assert_eq!((target.half_open(), usage()), (0, before));
     assert_eq!(lab.world.device(lab.target_host).cm_footprint(), footprint);
+}
+
+/// A peer that accepts connections and then says nothing is waited for no longer than the time for connecting.
+#[test]
+fn a_peer_that_accepts_and_is_silent_is_given_up_in_time() {
+    let lab = Lab::new(11);
+    let mute = lab.world.add_host(HostConfig::new("10.0.0.3".parse().expect("ip")));
+    let (rt, device) = (lab.world.rt(mute), lab.world.device(mute));
+    rt.spawn(async move {
+        let there = "10.0.0.3:4420".parse().expect("an address");
+        let listener = device.listen(there, ListenOptions::default()).expect("listens");
+        let pd = device.alloc_pd().expect("a protection domain");
+        let cq = device.create_cq(64).expect("a completion queue");
+        let qp = pd.create_qp(&QpInit::new(QpType::Rc, &cq)).expect("a queue pair");
+        qp.to_init(Access::empty()).expect("INIT");
+        let memory = pd.register(4096, Access::LOCAL_WRITE).expect("memory");
+        for n in 0..16 {
+            qp.post_recv(RecvWr::new(n, [memory.sge(..)])).expect("room");
+        }
+        let accept = CmAccept { crqsize: 32, ..Default::default() };
+        let request = listener.next_request().await.expect("a request");
+        let param = ConnParam::with_private_data(accept.emit());
+        let connection = request.accept(&qp, param).await.expect("connected");
+        connection.closed().await;
+    });
+    lab.run(|host| async move {
+        let start = host.rt.now();
+        let there = "10.0.0.3:4420".parse().expect("an address");
+        let (nqn, who, options) = (nqn(), identity(1), InitiatorOptions::default());
+        let connecting = Controller::connect(&host.rt, &host.device, there, &nqn, &who, options);
+        let error = connecting.await.err().expect("no answer");
+        let text = error.to_string();
+        assert!(text.contains("Connect: no answer within 10s"), "{text}");
+        assert_eq!((host.rt.now() - start).as_secs(), 10);
+    });
+}
+
+/// Connections that never send Connect fill the target, and take nothing from a host that does.
+#[test]
+fn connections_without_connect_lock_nobody_out() {
+    let limits = Limits { max_connections: 8, ..Limits::default() };
+    let lab = Lab::with(10, limits);
+    let target = lab.target();
+    lab.run(|host| async move {
+        let mut silent = Vec::new();
+        for _ in 0..12 {
+            silent.push(Raw::open(&host, 0, 4, 16, 64).await.expect("connects"));
+        }
+        host.rt.sleep(Duration::from_millis(100)).await;
+        assert_eq!(target.with(|target| target.queue_count()), 8);
+        assert_eq!(silent.iter().filter(|queue| queue.is_closed()).count(), 4, "the oldest");
+        let controller = host.connect(InitiatorOptions::default()).await;
+        write_and_read(&controller.namespace(1).expect("a namespace"), 0, 4096, 1).await;
+        controller.disconnect().await.expect("in order");
+    });
 }
 
 /// One address alone gets no further than its share, whatever it asks for.

@@ -314,6 +314,7 @@ impl IbFabric {
 fn told(values: &Values) -> IbPort {
     IbPort {
         active: values.state == port_state::ACTIVE,
+        unplugged: values.state == port_state::DOWN,
         lid: values.lid,
         lmc: values.lmc,
         sm_lid: values.sm_lid,

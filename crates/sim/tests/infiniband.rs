@@ -6,12 +6,14 @@ mod infiniband_lab;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use everywire_fabric::ib::mad_packet::MadRoute;
 use everywire_fabric::ib::{LinkId, NodeId, PortId};
 use everywire_sim::{HostConfig, HostId, World};
 use everywire_verbs::{
     AhAttr, AsyncEvent, CmErrorKind, ConnectOptions, Connection, Lid, NodeType, Path, PathLink, PortState,
     QKey, QpType, RecvWr, Remote, RouteError, SendOp, SendWr, WcStatus, Wire,
 };
+use everywire_wire::mad::{class, method};
 use infiniband_lab::{LEN, LIMIT, QKEY, Side, connect_by, datagram_side, finish, ip, side};
 
 /// Hosts 10.0.0.1 and on, their ports active.
@@ -113,11 +115,17 @@ fn nobody_and_a_port_that_is_down_are_told_apart() {
     assert!(matches!(try_to(ip(77)), CmErrorKind::Route(RouteError::NoRoute)));
     // A GID that no port has: the administrator says that there is no record (IBTA §15.2.3.1), or that the GID is invalid.
     let nobody = "fe80::77".parse().unwrap();
-    assert!(matches!(try_to(nobody), CmErrorKind::Route(RouteError::Administrator(0x0300 | 0x0500))));
+    let no_path = try_to(nobody);
+    assert!(matches!(no_path, CmErrorKind::Route(RouteError::NoPath { status: 0x0300 | 0x0500, .. })));
+    assert!(
+        no_path.to_string().starts_with("no path in this subnet to the port with GID fe80::77: "),
+        "{no_path}"
+    );
     world.partition(hosts[0], true);
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.device(hosts[0]).port().state, PortState::Down);
-    assert!(matches!(try_to(ip(77)), CmErrorKind::Route(RouteError::PortDown)));
+    let CmErrorKind::Route(RouteError::NoLink(port)) = try_to(ip(77)) else { panic!("it has a link") };
+    assert_eq!(port, world.device(hosts[0]).name());
     world.partition(hosts[0], false);
     assert!(world.ib_up(LIMIT));
 }
@@ -138,7 +146,8 @@ fn a_pulled_cable_is_routed_round() {
     }
 }
 
-/// IBTA §10.2.5, §14.2.5.6: what a queue pair drops for its Q_Key is counted in the port's PortInfo.
+/// IBTA §10.2.5, §14.2.5.6: what a queue pair drops for its Q_Key is counted in the port's PortInfo; QP1 of the connection
+/// manager is one.
 #[test]
 fn a_wrong_q_key_is_counted_at_the_port() {
     let (world, hosts) = world(2);
@@ -150,14 +159,25 @@ fn a_wrong_q_key_is_counted_at_the_port() {
         finish(&world, &a, SendWr { ud: Some(ah.dest(b.qp.qpn(), QKey(0x4321))), ..wr });
     }
     world.run_for(Duration::from_millis(10));
-    let lid = world.device(hosts[1]).port().lid;
-    let counted = world.with_subnet(|subnet| {
+    let lids = [0, 1].map(|n| world.device(hosts[n]).port().lid);
+    let ports = world.with_subnet(|subnet| {
         let nodes = (0..8).map(|node| PortId { node: NodeId(node), port: 1 });
-        let mut ports =
-            nodes.filter(|port| subnet.port_values(*port).is_some_and(|values| values.lid == lid));
-        let port = ports.next().unwrap();
-        let info = subnet.inspect(port, everywire_wire::smp::attribute::PORT_INFO, 1).unwrap();
-        everywire_wire::smp::PortInfo::parse(&info).unwrap().q_key_violations
+        let ports: Vec<_> = nodes.filter_map(|port| Some((port, subnet.port_values(port)?.lid))).collect();
+        lids.map(|lid| ports.iter().find(|(_, of)| *of == lid).unwrap().0)
     });
-    assert_eq!(counted, Some(3));
+    let ports = ports.unwrap();
+    let counted = || {
+        world.with_subnet(|subnet| {
+            let info = subnet.inspect(ports[1], everywire_wire::smp::attribute::PORT_INFO, 1).unwrap();
+            everywire_wire::smp::PortInfo::parse(&info).unwrap().q_key_violations
+        })
+    };
+    assert_eq!(counted(), Some(3));
+    let mut mad = [0; everywire_wire::MAD_LEN];
+    (mad[0], mad[1], mad[2], mad[3]) = (1, class::COM_MGT, 2, method::SEND);
+    let forged = MadRoute { qkey: QKey(0x4321), ..MadRoute::services(lids[0], lids[1], 0) };
+    let now = world.now();
+    world.with_subnet(|subnet| subnet.send(now, ports[0], forged.packet(&mad)).unwrap());
+    world.run_for(Duration::from_millis(10));
+    assert_eq!(counted(), Some(4));
 }

@@ -140,11 +140,7 @@ impl Pd {
     fn unreachable(&self, dst: IpAddr, error: RouteError) -> VerbsError {
         let kind = match error {
             RouteError::TooMany => ErrorKind::OutOfResources,
-            RouteError::NoScope
-            | RouteError::NotOurSource
-            | RouteError::Family
-            | RouteError::PathBits { .. }
-            | RouteError::NoPathBits => ErrorKind::InvalidArgument,
+            ref error if error.is_wrong_request() => ErrorKind::InvalidArgument,
             _ => ErrorKind::Unreachable,
         };
         VerbsError::new(kind, self.device().name(), format!("no way to {dst}: {error}"))

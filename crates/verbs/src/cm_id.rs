@@ -38,6 +38,7 @@ use everywire_wire::Qpn;
 use everywire_wire::cm::RejReason;
 
 use crate::config::DeviceConfig;
+use crate::config::PortState;
 use crate::device::{Device, LOCAL_ACK_DELAY};
 use crate::drive::Unreachable;
 use crate::route::{ROUTE_TIMEOUT, RouteError, RouteToken, Way};
@@ -112,6 +113,8 @@ pub(crate) struct CmState {
     tcp: Ports,
     udp: Ports,
     calls: VecDeque<Call>,
+    /// What the network has reported last is a closed port, not a host without a way.
+    port_unreachable: bool,
     /// Over iWARP.
     last_stream_listener: u32,
 }
@@ -136,6 +139,7 @@ impl CmState {
             tcp: Ports::default(),
             udp: Ports::default(),
             calls: VecDeque::new(),
+            port_unreachable: false,
             last_stream_listener: 0,
         }
     }
@@ -260,6 +264,10 @@ impl State {
     /// An attempt or a connection is over.
     fn cm_end(&mut self, key: Key, end: End) {
         self.cm.records.disarm(key);
+        let end = match end {
+            End::Failed(kind) if kind.is_no_way() => End::Failed(self.link_to_blame().unwrap_or(kind)),
+            end => end,
+        };
         let Some(record) = self.cm.records.get_mut(key) else { return };
         if record.end.is_some() {
             return;
@@ -271,6 +279,12 @@ impl State {
             self.cm_fail_qp(qpn);
         }
         self.cm_wake(key);
+    }
+
+    /// Where the device's own interface is down, nothing is known of the way or the peer.
+    fn link_to_blame(&self) -> Option<CmErrorKind> {
+        let interface = self.config.gids.first().and_then(|gid| gid.interface.clone())?;
+        (self.port == PortState::Down).then_some(CmErrorKind::LinkDown { interface })
     }
 
     /// The port is gone: what is or was to be connected over it ends. No time for partings, there is nobody to part from.
@@ -351,6 +365,7 @@ impl State {
         self.cm_run(now);
         // A packet that was too big says that somebody forwards packets there.
         if !matches!(why, Unreachable::TooBig(_)) {
+            self.cm.port_unreachable = why == Unreachable::Port;
             self.cm.engine.unreachable(now, dst);
         }
         self.cm_events(now);

@@ -34,6 +34,8 @@ pub(crate) const FIRST_MULTICAST_LID: u16 = 0xc000;
 pub struct IbPort {
     /// Whether it carries data: in state Active.
     pub active: bool,
+    /// Whether it has not even a link: in state Down.
+    pub unplugged: bool,
     /// Base LID; 0 before there is one.
     pub lid: Lid,
     /// It answers to 2^LMC LIDs.
@@ -56,6 +58,7 @@ impl Default for IbPort {
     fn default() -> IbPort {
         IbPort {
             active: false,
+            unplugged: false,
             lid: Lid(0),
             lmc: 0,
             sm_lid: Lid(0),

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use everywire_transport::ib::{LocalRoute, PathLink};
 use everywire_transport::mad::sa_client::{Answer, Ask, SaError};
-use everywire_wire::sa::{McMemberRecord, join_state};
+use everywire_wire::sa::{McMemberRecord, join_state, status};
 use everywire_wire::{Gid, Lid, Mtu, QKey};
 
 use crate::config::GidType;
@@ -108,7 +108,13 @@ impl State {
                 }
             }
             other => {
-                let error = other.err().map_or(RouteError::NoRoute, route_error);
+                let send_only = group.join & join_state::FULL == 0;
+                let error = match other {
+                    Err(SaError::Status(status::REQ_INSUFFICIENT_COMPONENTS)) if send_only => {
+                        RouteError::NoMember
+                    }
+                    other => other.err().map_or(RouteError::NoRoute, route_error),
+                };
                 if let Some(ib) = &mut self.ib {
                     ib.groups.remove(&mgid);
                 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use everywire_transport::ib::{LocalRoute, PathLink};
 use everywire_transport::mad::sa_client::{Answer, Ask, SaError};
-use everywire_wire::sa::PathRecord;
+use everywire_wire::sa::{PathRecord, status};
 use everywire_wire::{Gid, Lid, Mtu};
 
 use crate::command::Command;
@@ -83,7 +83,13 @@ impl State {
         answer: Result<Answer, SaError>,
     ) {
         let bits = self.path_bits_of(token);
-        let way = answer.map_err(route_error).and_then(|answer| match answer {
+        let no_path = |error| match error {
+            SaError::Status(status @ (status::NO_RECORDS | status::REQ_INVALID_GID)) => {
+                RouteError::NoPath { to: dgid, status }
+            }
+            other => route_error(other),
+        };
+        let way = answer.map_err(no_path).and_then(|answer| match answer {
             Answer::Path(path) => self.ib_way(dgid, &path),
             Answer::Paths(paths) => {
                 let own = self.ib.as_ref().map_or(Lid(0), |ib| Lid(ib.port.lid.0 | u16::from(bits)));

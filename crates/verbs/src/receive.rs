@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use everywire_transport::ib::{Burst, Counter, PacketMeta, Path, PathLink};
-use everywire_transport::mad::{Gsi, MAD_LEN, MadPath};
+use everywire_transport::mad::{Gsi, GsiDrop, MAD_LEN, MadPath};
 use everywire_wire::grh::{Grh, NEXT_HEADER_IBA};
 use everywire_wire::icrc::FLAGS_DF;
 use everywire_wire::{HiddenId, IcrcV4, IcrcV6, Qpn, RocePacket, Service, icrc_grh, icrc_v4, icrc_v6};
@@ -147,7 +147,13 @@ impl State {
         if !self.has_pkey(packet.bth.pkey) {
             return Err(DeviceCounter::DropGsi);
         }
-        let mad = Gsi::mad(packet).map_err(|_| DeviceCounter::DropGsi)?;
+        let mad = Gsi::mad(packet).map_err(|reason| {
+            if reason == GsiDrop::QKey {
+                // IBTA §10.2.5: a violation as of any queue pair, which the port is told of.
+                self.core.counters.add(Counter::DropBadQkey, 1);
+            }
+            DeviceCounter::DropGsi
+        })?;
         self.core.counters.add(Counter::RcvdPkts, 1);
         if self.ib.is_some() && self.ib_handle_mad(now, mad) {
             return Ok(());

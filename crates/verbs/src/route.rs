@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use everywire_transport::ib::PathLink;
-use everywire_wire::Mtu;
+use everywire_wire::{Gid, Mtu};
 
 use crate::command::Command;
 use crate::config::{GidType, PortState};
@@ -79,6 +79,9 @@ pub enum RouteError {
     /// The InfiniBand port is not active.
     #[error("the port is not active: no subnet manager has brought it up")]
     PortDown,
+    /// The InfiniBand port, which is named, has no link.
+    #[error("port {0} has no link: its cable is pulled, or the other end is off")]
+    NoLink(String),
     /// More path bits than the port has LIDs for (IBTA §4.1.3).
     #[error("path bits {asked}: the port has LMC {lmc}, that is path bits 0 to {}", (1u16 << lmc) - 1)]
     PathBits {
@@ -102,6 +105,20 @@ pub enum RouteError {
     /// The subnet administrator, which the subnet manager has with it, did not answer.
     #[error("the subnet manager does not answer")]
     NoAdministrator,
+    /// The subnet administrator has no path to this GID (IBTA §15.2.3.1: no records, or an invalid GID, with this status).
+    #[error(
+        "no path in this subnet to the port with GID {to}: it is not up, or no cable leads there, says the subnet \
+         administrator (status {status:#06x})"
+    )]
+    NoPath {
+        /// The peer's.
+        to: Gid,
+        /// What it said.
+        status: u16,
+    },
+    /// There is no group to send to: nobody in the subnet has joined it (IBTA §15.2.5.17: who only sends makes none).
+    #[error("the group has no member in this subnet")]
+    NoMember,
     /// The subnet administrator refused, with this status (IBTA §15.2.3.1).
     #[error("the subnet administrator refused with status {0:#06x}")]
     Administrator(u16),
@@ -114,6 +131,20 @@ pub enum RouteError {
     /// The system's answer, as an errno.
     #[error("the system answered with errno {0}")]
     System(i32),
+}
+
+impl RouteError {
+    /// Whether the request itself is wrong, on this device: no time and no peer can help it.
+    pub fn is_wrong_request(&self) -> bool {
+        matches!(
+            self,
+            RouteError::NoScope
+                | RouteError::NotOurSource
+                | RouteError::Family
+                | RouteError::PathBits { .. }
+                | RouteError::NoPathBits
+        )
+    }
 }
 
 /// A request for a route.
@@ -241,7 +272,11 @@ impl State {
             return Err(RouteError::NotOurSource);
         }
         if self.port != PortState::Active {
-            return Err(RouteError::PortDown);
+            let unplugged = self.ib.as_ref().is_some_and(|ib| ib.port.unplugged);
+            return Err(match unplugged {
+                true => RouteError::NoLink(self.config.name.clone()),
+                false => RouteError::PortDown,
+            });
         }
         self.routes.next += 1;
         let (token, dst) = (RouteToken(self.routes.next), asked.dst);

@@ -233,6 +233,8 @@ fn plain(value: &Value) -> String {
 
 fn flat(value: &Value) -> String {
     let Value::Object(fields) = value else { return plain(value) };
-    let parts: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
+    // What is empty says nothing.
+    let told = fields.iter().filter(|(_, value)| value.as_str() != Some(""));
+    let parts: Vec<String> = told.map(|(name, value)| format!("{name}={}", plain(value))).collect();
     parts.join(" ")
 }

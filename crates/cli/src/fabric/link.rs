@@ -33,6 +33,7 @@ enum To {
 pub fn run(args: &Args) -> Result<(), CliError> {
     let up = args.to == To::Up;
     let cable: Cable = args.cable.join(" ").parse().map_err(CliError::usage)?;
-    control::set_link(&args.fabric, &cable, up).map_err(CliError::failed)?;
-    print(format_args!("link at {cable} is {}", if up { "up" } else { "down" }))
+    let news = control::set_link(&args.fabric, &cable, up).map_err(super::control)?;
+    let (state, before) = (if up { "up" } else { "down" }, if news { "" } else { ", as it was" });
+    print(format_args!("link at {cable} is {state}{before}"))
 }

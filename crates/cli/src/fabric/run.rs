@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         plan.engine = engine.into();
     }
     if args.until_stdin_ends {
-        second::end_with_stdin();
+        second::stop_with_stdin();
     }
     let options = FabricOptions {
         subnet_manager: !args.no_sm,
@@ -147,8 +147,10 @@ pub fn list(names: &[String]) -> String {
 fn tell(event: &FabricEvent, up: &str) -> Result<(), CliError> {
     match event {
         FabricEvent::Ready => print(up)?,
-        FabricEvent::SubnetManager { text, warning: true } => tracing::warn!("subnet manager: {text}"),
-        FabricEvent::SubnetManager { text, .. } => tracing::info!("subnet manager: {text}"),
+        FabricEvent::SubnetManager { at, text, warning: true } => {
+            tracing::warn!("subnet manager at {at}: {text}");
+        }
+        FabricEvent::SubnetManager { at, text, .. } => tracing::info!("subnet manager at {at}: {text}"),
         FabricEvent::NoWay { ports } if ports.is_empty() => {
             tracing::info!("the subnet manager has a way to every host again");
         }

@@ -1,22 +1,36 @@
-//! Clients that have connected and not yet begun: they hold descriptors and have said little or nothing. There is room for so many;
-//! where one more comes, or descriptors run out, the one that has waited longest goes. Lines about that are few.
+//! Clients that have connected and not yet begun: they hold descriptors and have said little or nothing. There is room for so
+//! many; one more stays at the door until another has begun. Where none begins, the one that has been silent for longest goes
+//! after a while, and at once where descriptors run out. Lines about that are few.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use everywire_verbs::rt::Rt;
+use tokio::sync::{Notify, oneshot};
 
 /// Clients that may wait.
 pub const MAX_WAITING: usize = 64;
+/// How long a client may be silent while others stand at the door: an honest one begins within a few milliseconds.
+const SILENT_FOR: Duration = Duration::from_millis(500);
 /// Between two lines about the same trouble.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Those that wait, the oldest first.
 #[derive(Default)]
 pub struct Waiting {
-    queue: RefCell<VecDeque<(u64, oneshot::Sender<()>)>>,
+    queue: RefCell<VecDeque<Client>>,
     last: Cell<u64>,
+    /// One has begun or left.
+    moved: Notify,
+}
+
+struct Client {
+    number: u64,
+    since: Instant,
+    /// It has begun, and waits for a seat.
+    ready: bool,
+    go: oneshot::Sender<()>,
 }
 
 /// One's place; what it holds is ready when it has to go.
@@ -26,25 +40,58 @@ pub struct Place {
 }
 
 impl Waiting {
-    /// One more; whether the oldest had to go for it.
-    pub fn enter(&self) -> (Place, bool) {
-        let full = self.queue.borrow().len() >= MAX_WAITING;
-        let evicted = full && self.evict();
+    /// Waits for room for one more; whether another had to go for it.
+    pub async fn room(&self, rt: &Rt) -> bool {
+        loop {
+            if self.queue.borrow().len() < MAX_WAITING {
+                return false;
+            }
+            let moved = self.moved.notified();
+            let Some(silent_until) = self.silent_until() else {
+                moved.await; // all of them have begun
+                continue;
+            };
+            let now = rt.now();
+            if now >= silent_until {
+                return self.evict();
+            }
+            let _ = rt.timeout(silent_until - now, moved).await;
+        }
+    }
+
+    /// When the time of the oldest silent one is over.
+    fn silent_until(&self) -> Option<Instant> {
+        self.queue.borrow().iter().find(|client| !client.ready).map(|client| client.since + SILENT_FOR)
+    }
+
+    /// One more.
+    pub fn enter(&self, now: Instant) -> Place {
         let (go, gone) = oneshot::channel();
         let number = self.last.get() + 1;
         self.last.set(number);
-        self.queue.borrow_mut().push_back((number, go));
-        (Place { number, gone }, evicted)
+        self.queue.borrow_mut().push_back(Client { number, since: now, ready: false, go });
+        Place { number, gone }
     }
 
-    /// The oldest has to go, if there is one.
+    /// The oldest silent one has to go, or the oldest if all have begun; if there is one.
     pub fn evict(&self) -> bool {
-        self.queue.borrow_mut().pop_front().is_some_and(|(_, go)| go.send(()).is_ok())
+        let mut queue = self.queue.borrow_mut();
+        let at = queue.iter().position(|client| !client.ready).unwrap_or(0);
+        queue.remove(at).is_some_and(|client| client.go.send(()).is_ok())
     }
 
-    /// One has begun, or left.
+    /// One has begun, and waits for a seat.
+    pub fn begun(&self, number: u64) {
+        if let Some(client) = self.queue.borrow_mut().iter_mut().find(|client| client.number == number) {
+            client.ready = true;
+        }
+        self.moved.notify_waiters();
+    }
+
+    /// One has its seat, or left.
     pub fn leave(&self, number: u64) {
-        self.queue.borrow_mut().retain(|(other, _)| *other != number);
+        self.queue.borrow_mut().retain(|client| client.number != number);
+        self.moved.notify_waiters();
     }
 }
 
@@ -72,15 +119,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_goes_when_there_is_no_room() {
-        let waiting = Waiting::default();
-        let mut places: Vec<Place> = (0..MAX_WAITING).map(|_| waiting.enter().0).collect();
+    fn one_more_waits_until_another_begins_or_has_been_silent_for_long() {
+        let (runtime, soon) = (everywire_net::TokioRt::new().unwrap(), SILENT_FOR / 5);
+        let (waiting, rt) = (Waiting::default(), runtime.handle());
+        let room = |within| runtime.block_on(async { rt.timeout(within, waiting.room(&rt)).await.ok() });
+        let mut places: Vec<Place> = (0..MAX_WAITING).map(|_| waiting.enter(rt.now())).collect();
+        assert_eq!(room(soon), None, "nobody is sent away yet");
         waiting.leave(places[0].number);
-        assert!(!waiting.enter().1, "one has left");
-        assert!(waiting.enter().1);
-        assert!(places[1].gone.try_recv().is_ok(), "the oldest");
-        assert!(places[2].gone.try_recv().is_err());
-        assert!(waiting.evict() && places[2].gone.try_recv().is_ok());
+        assert_eq!(room(soon), Some(false), "one has left");
+        let last = waiting.enter(rt.now());
+        waiting.begun(places[1].number);
+        assert_eq!(room(2 * SILENT_FOR), Some(true));
+        assert!(places[1].gone.try_recv().is_err(), "it is not silent");
+        assert!(places[2].gone.try_recv().is_ok(), "the oldest silent one");
+        waiting.enter(rt.now());
+        let others = places.iter().chain([&last]).map(|place| place.number).collect::<Vec<_>>();
+        others.iter().for_each(|number| waiting.begun(*number));
+        waiting.begun(last.number + 1);
+        assert_eq!(room(2 * SILENT_FOR), None, "all have begun");
+        assert!(waiting.evict(), "descriptors have run out");
         assert!(!Waiting::default().evict());
     }
 

@@ -71,6 +71,9 @@ pub struct Args {
     /// I/O queues, each a connection.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
+    /// Seconds for which a lost controller is looked for before the measurement fails.
+    #[arg(long, value_name = "SECONDS", default_value_t = LOSS_TIMEOUT.as_secs())]
+    loss_timeout: u64,
     /// Measure the same random READs as raw UDP in the same run, with the product's own sockets and checks, and print the
     /// ratio; without a TARGET.
     #[arg(long, conflicts_with = "target")]
@@ -99,9 +102,11 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let ground = place.open()?;
     // A queue of n entries holds n - 1 commands (NVMe Base 2.0 §3.3.1.2).
     let per_queue = args.depth.div_ceil(args.queues) + 1;
+    let loss_timeout = Duration::from_secs(args.loss_timeout);
     let options = InitiatorOptions {
         io_queues: args.queues,
         queue_entries: per_queue.max(impatient().queue_entries),
+        loss_timeout,
         ..impatient()
     };
     let duration = Duration::from_secs_f64(args.seconds);
@@ -113,7 +118,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
         let progress = Progress::time("measuring", duration);
         let load = Load { pattern: args.rw, block_size: args.block_size, depth: args.depth, duration };
         let rt = ground.rt();
-        let measured = rt.timeout(duration + LOSS_TIMEOUT, measure(load, &rt, &namespace)).await;
+        let measured = rt.timeout(duration + loss_timeout, measure(load, &rt, &namespace)).await;
         drop(progress);
         let reconnects = controller.reconnects();
         match measured {
@@ -127,7 +132,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
                 Err(error)
             }
             Err(_) => Err(CliError::peer(format_args!(
-                "{}: the peer is gone: commands have no answer {LOSS_TIMEOUT:?} after the end of the measurement",
+                "{}: the peer is gone: commands have no answer {loss_timeout:?} after the end of the measurement",
                 ground.address
             ))),
         }

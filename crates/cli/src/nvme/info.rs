@@ -5,7 +5,7 @@ use everywire_nvmeof::rdma::Controller;
 use everywire_nvmeof::rdma::initiator::NamespaceInfo;
 use serde_json::{Value, json};
 
-use super::{Place, impatient, nvme};
+use super::{Ground, Place, impatient, nvme};
 use crate::error::{CliError, print};
 
 /// Flags of `everywire nvme info`.
@@ -24,13 +24,14 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     let ground = args.place.open()?;
     ground.block_on(async {
         let controller = ground.connect(args.place.subsystem.as_ref(), impatient()).await?;
-        let shown = show(&controller, args);
+        let shown = show(&controller, &ground, args);
         controller.disconnect().await.map_err(nvme)?;
         shown
     })
 }
 
-fn show(controller: &Controller, args: &Args) -> Result<(), CliError> {
+fn show(controller: &Controller, ground: &Ground, args: &Args) -> Result<(), CliError> {
+    args.place.check_nsid(ground, controller)?;
     let id = controller.identify().ok_or_else(|| CliError::peer("the controller went away"))?;
     let (local, remote) = controller.addresses();
     let wanted = |n: &NamespaceInfo| args.place.nsid.is_none_or(|nsid| nsid == n.nsid);

@@ -37,7 +37,8 @@ pub struct ReadArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     everywire nvme write 192.0.2.1 nqn.2026-11.example:disk --offset 1MiB < image\n\n\
-    Input may end within a block; the rest of that block stays as it is.")]
+    Input may end within a block; the rest of that block stays as it is. A file that does not fit is refused before anything\n    \
+    is written; of a pipe, whose length nobody knows, what fits is written.")]
 pub struct WriteArgs {
     #[command(flatten)]
     place: Place,
@@ -171,6 +172,15 @@ fn check_range(namespace: &Namespace, offset: u64, length: u64) -> Result<(), Cl
         return Err(CliError::usage(format_args!(
             "offset {offset}: namespace {} has blocks of {block} bytes, and an offset is a multiple of that",
             info.nsid
+        )));
+    }
+    if offset > info.bytes() {
+        return Err(CliError::usage(format_args!(
+            "offset {offset} ({}): namespace {} ends at {} ({})",
+            format_size(offset),
+            info.nsid,
+            info.bytes(),
+            format_size(info.bytes())
         )));
     }
     if offset.checked_add(length).is_none_or(|end| end > info.bytes()) {

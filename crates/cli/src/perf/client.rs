@@ -1,12 +1,13 @@
 //! The measuring side: connects, runs the test, and measures raw UDP where that was asked for.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use everywire_net::Host;
 use everywire_net::baseline::{self, BaselineOptions, BaselineResult};
 use everywire_verbs::{
-    Access, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp, QpCaps, QpInit, Qpn,
-    Remote, UdDest, WcStatus,
+    Access, CmError, CmErrorKind, ConnParam, ConnectOptions, Connection, Cq, Device, MemoryRegion, Pd, Qp,
+    QpCaps, QpInit, Qpn, Remote, UdDest, WcStatus,
 };
 
 use super::datagram::{self, GRH_BYTES, headroom};
@@ -17,6 +18,7 @@ use super::{Args, Operation, Plan, Service, throughput};
 use crate::attached::{self, while_attached};
 use crate::error::{self, CliError};
 use crate::patience::{self, PATIENCE};
+use crate::probe::ACK_TIMEOUT;
 use crate::progress::Progress;
 use crate::second::SecondProcess;
 use crate::second::places::{self, ByHand};
@@ -54,9 +56,10 @@ pub struct Link {
 }
 
 impl Link {
-    /// How a request ended that failed: what ended the connection, where that is why it was flushed.
-    pub fn ended(&self, status: WcStatus) -> String {
-        error::ended(status, self.connection.as_ref())
+    /// How a request ended that failed: what ended the connection, where that is why it was flushed; or that nothing was heard
+    /// of the peer for so long.
+    pub fn ended(&self, status: WcStatus, silent: Option<Duration>) -> String {
+        error::ended(status, self.connection.as_ref(), silent)
     }
 
     /// A slot of the peer's buffer.
@@ -110,8 +113,22 @@ pub fn run(args: &Args, mut plan: Plan) -> Result<(), CliError> {
     Report { name, measured, baseline, raw, by_time: plan.latency }.print(args.json)
 }
 
+/// What the device's wire does not have is wrong usage, and nobody need be asked.
+fn check_wire(device: &Device, plan: &Plan) -> Result<(), CliError> {
+    match plan.operation.lacked_by(device) {
+        None => Ok(()),
+        Some(why) => {
+            let name = device.name();
+            Err(CliError::usage(format_args!(
+                "{name}: {why}: name it {name},rfc7306, and the peer's likewise"
+            )))
+        }
+    }
+}
+
 fn product(args: &Args, plan: &mut Plan, peer: SocketAddr) -> Result<Measured, CliError> {
     let host = args.device.open_for_peer(peer)?;
+    check_wire(host.device(), plan)?;
     if plan.service == Service::Ud && args.size.is_none() && !plan.latency {
         let pd = host.device().alloc_pd().map_err(CliError::failed)?;
         plan.size = everywire_net::block_on(datagram::path_mtu(&pd, peer))?;
@@ -218,16 +235,29 @@ async fn connect(
         initiator_depth: RD_ATOMIC,
         retry_count: 7,
         rnr_retry_count: 7,
+        ack_timeout: Some(ACK_TIMEOUT),
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &link.qp) };
-    let connection = pd.device().connect(options.timeout(PATIENCE)).await.map_err(error::cm)?;
+    let connection = pd.device().connect(options.timeout(PATIENCE)).await.map_err(refused)?;
     let answer = Hello::parse(connection.private_data())
         .map_err(|e| CliError::peer(format_args!("{}: {e}", link.who)))?;
     link.remote = answer.remote;
     link.peer_qpn = connection.param().qp_num;
     link.connection = Some(connection);
     Ok(link)
+}
+
+/// A failure of connecting, with what the peer says to it.
+fn refused(source: CmError) -> CliError {
+    let CmErrorKind::Rejected { private_data, .. } = source.kind() else { return error::cm(source) };
+    let used = private_data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    match std::str::from_utf8(&private_data[..used]) {
+        Ok(words) if used > 0 && !words.contains(char::is_control) => {
+            error::cm_with(&source, format_args!("{source} It says: {words}"))
+        }
+        _ => error::cm(source),
+    }
 }
 
 fn ready_to_receive(link: &Link, plan: &Plan) -> Result<(), CliError> {

@@ -11,7 +11,8 @@ use super::client::Link;
 use super::datagram::GRH_BYTES;
 use super::report::Measured;
 use super::{Operation, Plan};
-use crate::error::CliError;
+use crate::error::{self, CliError};
+use crate::probe;
 use crate::samples::Samples;
 
 /// Spins between two looks at the queue pair's state and the clock.
@@ -135,7 +136,7 @@ impl<'a> PingPong<'a> {
             if done.wr_id == 1 {
                 received = Some(done.status);
             } else if done.status != WcStatus::Success && done.status != WcStatus::WrFlushErr {
-                return Err(CliError::peer(format_args!("{} ({})", done.status.as_str(), done.status as u8)));
+                return Err(CliError::peer(error::ended(done.status, None, None)));
             }
         }
         Ok(received)
@@ -153,7 +154,7 @@ impl Patience {
         Patience { spins: 0, since: None }
     }
 
-    /// Why waiting is over, if it is. A reliable connection ends by itself when the peer is gone.
+    /// Why waiting is over, if it is. A reliable connection ends by itself when the peer is gone, which it learns by asking.
     fn over(&mut self, qp: &Qp) -> Option<Turn> {
         self.spins = self.spins.wrapping_add(1);
         if !self.spins.is_multiple_of(SPINS_PER_STATE_CHECK) {
@@ -163,7 +164,14 @@ impl Patience {
             return Some(Turn::Closed);
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        (qp.ty() != QpType::Rc && since.elapsed() > SILENCE).then_some(Turn::Silence)
+        if qp.ty() == QpType::Rc {
+            if since.elapsed() > probe::SILENCE {
+                probe::ask(qp);
+                self.since = None;
+            }
+            return None;
+        }
+        (since.elapsed() > SILENCE).then_some(Turn::Silence)
     }
 }
 
@@ -186,15 +194,16 @@ fn ping_pong(link: &Link, plan: &Plan) -> Result<Measured, CliError> {
     while before < deadline {
         turns += 1;
         let turn = Plan::turn(turns);
-        let outcome = match plan.operation {
-            Operation::Write => side.write(turn).and_then(|()| side.await_write(turn))?,
-            _ => side.send().and_then(|()| side.await_send())?,
-        };
         let who = &link.who;
+        let outcome = match plan.operation {
+            Operation::Write => side.write(turn).and_then(|()| side.await_write(turn)),
+            _ => side.send().and_then(|()| side.await_send()),
+        };
+        let outcome = outcome.map_err(|e| e.within(format_args!("{who}: in turn {turns}")))?;
         match outcome {
             Turn::Arrived => {}
             Turn::Closed => {
-                let why = link.ended(WcStatus::WrFlushErr);
+                let why = link.ended(WcStatus::WrFlushErr, None);
                 return Err(CliError::peer(format_args!("{who}: in turn {turns}: {why}")));
             }
             Turn::Silence => {

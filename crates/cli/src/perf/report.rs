@@ -106,7 +106,8 @@ impl Report {
         print(format_args!("{}", self.measured.line(&self.name)))?;
         if let Some(lost) = lost {
             print(format_args!(
-                "{:.3} % of the messages sent were lost; the rates are those of arrival",
+                "{:.3} % of the messages sent were lost, since nothing holds an unreliable sender back; the rates are those of \
+                 arrival",
                 lost * 100.0
             ))?;
         }

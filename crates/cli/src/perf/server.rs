@@ -9,8 +9,8 @@ use std::time::Duration;
 use everywire_net::TokioRt;
 use everywire_verbs::rt::{Either, Rt, select};
 use everywire_verbs::{
-    Access, ConnParam, ConnectRequest, Cq, Device, ListenOptions, Listener, MemoryRegion, Pd, Qp, QpCaps,
-    QpInit, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus,
+    Access, ConnParam, ConnectRequest, Connection, Cq, Device, ListenOptions, Listener, MemoryRegion, Pd, Qp,
+    QpCaps, QpInit, QpState, Qpn, RecvWr, ResolveRequest, UdDest, UdListener, WcStatus,
 };
 
 use super::client::{UNACKNOWLEDGED, slots};
@@ -19,6 +19,7 @@ use super::hello::{self, Hello};
 use super::latency::{PingPong, Turn};
 use super::{Args, MAX_SIZE, Operation, Plan, Service};
 use crate::error::{self, CliError, print};
+use crate::probe;
 use crate::second;
 use crate::serve::Signals;
 
@@ -50,8 +51,10 @@ struct End {
 
 /// Serves measuring clients. SIGTERM or SIGINT ends it in order; a ping-pong, which spins, is ended first.
 pub fn run(args: &Args) -> Result<(), CliError> {
-    if args.until_stdin_ends {
-        second::end_with_stdin();
+    match (args.until_stdin_ends, args.idle) {
+        (true, true) => second::end_with_stdin(),
+        (true, false) => second::stop_with_stdin(),
+        (false, _) => {}
     }
     let host = args.device.open_to_serve()?;
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
@@ -69,11 +72,13 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     runtime.block_on(async {
         // Signals count from before the first line of output, so that whoever reads it may send one.
         let mut signals = Signals::new()?;
-        print(format_args!("listening on {addr}"))?;
+        print(crate::device::listening(&host, addr))?;
         match select(server.serve_all(&listener, datagrams.as_ref()), signals.next()).await {
             Either::First(ended) => ended,
             Either::Second(name) => {
-                eprintln!("perf: stopped by {name}");
+                if !args.until_stdin_ends {
+                    eprintln!("perf: stopped by {name}");
+                }
                 Ok(())
             }
         }
@@ -113,7 +118,7 @@ impl Server {
 
     /// A test on a connection.
     async fn serve(self, request: ConnectRequest) -> Result<(), CliError> {
-        let hello = match check(request.private_data()) {
+        let hello = match check(request.private_data()).and_then(|hello| self.can(hello)) {
             Ok(hello) => hello,
             Err(why) => {
                 request.reject(truncated(&why)).map_err(error::cm)?;
@@ -134,13 +139,36 @@ impl Server {
         let outcome = match (hello.latency, hello.operation) {
             (true, Operation::Write | Operation::Send) => end.answer_turns(None),
             (false, Operation::Send) => self.receive_all(&end).await,
-            _ => {
-                connection.closed().await;
-                Ok(())
-            }
+            _ => self.until_closed(&end, &connection).await,
         };
-        connection.disconnect().await;
+        // A lost client answers no request to disconnect.
+        if outcome.is_ok() {
+            connection.disconnect().await;
+        }
         outcome
+    }
+
+    /// What this device does not have is refused with words: the client's requests would only end in errors.
+    fn can(&self, hello: Hello) -> Result<Hello, String> {
+        match hello.operation.lacked_by(&self.device) {
+            None => Ok(hello),
+            Some(_) => {
+                let name = self.device.name();
+                Err(format!("no atomics at this end: start it with --device {name},rfc7306"))
+            }
+        }
+    }
+
+    /// Waits until the client disconnects, of whose READs and WRITEs nothing is seen here; or is lost.
+    async fn until_closed(&self, end: &End, connection: &Connection) -> Result<(), CliError> {
+        let mut closed = std::pin::pin!(connection.closed());
+        while self.rt.timeout(probe::SILENCE, &mut closed).await.is_err() {
+            if end.qp.state() == QpState::Err && connection.closed_reason().is_none() {
+                return Err(CliError::peer(error::ended(WcStatus::RetryExcErr, None, None)));
+            }
+            probe::ask(&end.qp);
+        }
+        Ok(())
     }
 
     /// A test of datagrams, or a question.
@@ -180,15 +208,21 @@ impl Server {
             let waiting = end.cq.wait(&mut done, BATCH);
             let waited = match end.hello.service {
                 Service::Ud => self.rt.timeout(IDLE, waiting).await,
-                _ => Ok(waiting.await),
+                _ => self.rt.timeout(probe::SILENCE, waiting).await,
             };
             match waited {
-                Err(_) => break Ok(()),
+                Err(_) if end.hello.service == Service::Ud => break Ok(()),
+                Err(_) => {
+                    probe::ask(&end.qp);
+                    continue;
+                }
                 Ok(Err(e)) => break Err(CliError::failed(e)),
                 Ok(Ok(_)) => {}
             }
-            if done.iter().any(|c| c.status != WcStatus::Success) {
-                break Ok(());
+            match done.iter().find(|c| c.status != WcStatus::Success).map(|c| c.status) {
+                None => {}
+                Some(WcStatus::WrFlushErr) => break Ok(()),
+                Some(status) => break Err(CliError::peer(error::ended(status, None, None))),
             }
             count.set(count.get() + done.len() as u64);
             let again: Vec<RecvWr> = done.iter().map(|c| end.receive(c.wr_id)).collect();

@@ -94,7 +94,8 @@ fn take(
     samples: &mut Samples,
 ) -> Result<(), CliError> {
     if done.status != WcStatus::Success {
-        return Err(CliError::peer(format_args!("{}: {}", link.who, link.ended(done.status))));
+        let silent = window.posted.front().map(|posted| now - *posted);
+        return Err(CliError::peer(format_args!("{}: {}", link.who, link.ended(done.status, silent))));
     }
     let posted = window.posted.pop_front().ok_or_else(|| CliError::failed("a completion too many"))?;
     samples.record(now - posted);

@@ -12,6 +12,8 @@ use super::{Advert, Args, Endpoint, between};
 use crate::attached::while_attached;
 use crate::error::{self, CliError, print};
 use crate::patience::{self, PATIENCE};
+use crate::probe::ACK_TIMEOUT;
+use crate::words::count;
 
 /// Pings `peer`.
 pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
@@ -45,6 +47,7 @@ async fn connect(pd: &Pd, who: &str, peer: SocketAddr) -> Result<(Endpoint, Conn
         initiator_depth: 1,
         retry_count: 7,
         rnr_retry_count: 7,
+        ack_timeout: Some(ACK_TIMEOUT),
         ..ConnParam::default()
     };
     let options = ConnectOptions { param, ..ConnectOptions::new(peer, &end.qp) };
@@ -76,6 +79,7 @@ async fn turns(
     times: &mut Vec<Duration>,
 ) -> Result<(), CliError> {
     for turn in 0..args.count {
+        end.turn = Some(turn);
         let text = pattern(turn, args.size as usize);
         buffers.source.write_at(0, &text).map_err(CliError::failed)?;
         buffers.sink.write_at(0, &vec![0; text.len()]).map_err(CliError::failed)?;
@@ -83,11 +87,8 @@ async fn turns(
         for buffer in [&buffers.source, &buffers.sink] {
             end.send(Advert::of(buffer).emit())?;
             if end.receive().await?.is_none() {
-                return Err(CliError::peer(format_args!(
-                    "{}: in turn {turn}: {}",
-                    end.who,
-                    end.ended(WcStatus::WrFlushErr)
-                )));
+                let why = end.ended(WcStatus::WrFlushErr);
+                return Err(CliError::peer(format_args!("{}: {why}", end.place())));
             }
         }
         times.push(start.elapsed());
@@ -137,8 +138,8 @@ fn summary(args: &Args, peer: SocketAddr, times: &[Duration]) -> Result<(), CliE
                    "min_us": at(0.0), "p50_us": at(0.5), "p99_us": at(0.99), "max_us": at(1.0)}))?;
     } else {
         print(format_args!(
-            "{} turns of {} bytes, all verified; min/p50/max {:.1}/{:.1}/{:.1} us",
-            times.len(),
+            "{} of {} bytes, all verified; min/p50/max {:.1}/{:.1}/{:.1} us",
+            count(times.len(), "turn", "s"),
             args.size,
             at(0.0),
             at(0.5),

@@ -1,8 +1,9 @@
 //! `everywire ping --multicast GROUP`: who is a member of a group, and how far away.
 //!
 //! The side that asks sends datagrams to the group without being a member; every `--listen`ing member answers each of them to
-//! its sender. A datagram is 12 bytes: "ewmc", a word that is 0 for a question and 1 for an answer, and its number,
-//! big-endian. The way back is read from the 40 bytes before the question (IBTA §11.4.1.2).
+//! its sender. A datagram begins with 12 bytes: "ewmc", a word that is 0 for a question and 1 for an answer, and its number,
+//! big-endian. The way back is read from the 40 bytes before the question (IBTA §11.4.1.2), which every datagram to a group has. An
+//! answer within an InfiniBand subnet has none there, so the member's GID follows in it, 16 bytes.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -17,18 +18,21 @@ use everywire_verbs::{
 use serde_json::json;
 
 use super::{Args, check};
-use crate::error::{CliError, print};
+use crate::error::{self, CliError, print};
 use crate::perf::datagram::{GRH_BYTES, QKEY, queue_pair};
 use crate::serve::Signals;
+use crate::words::count;
 
-/// Bytes of a datagram.
-const LEN: usize = 12;
+/// Bytes that a datagram begins with, all of a question.
+const HEAD: usize = 12;
+/// Bytes of an answer.
+const ANSWER: usize = HEAD + 16;
 /// What a datagram begins with.
 const MAGIC: [u8; 4] = *b"ewmc";
 /// Receives that are posted.
 const RECEIVES: usize = 64;
 /// Bytes of a receive.
-const SLOT: usize = GRH_BYTES + LEN;
+const SLOT: usize = GRH_BYTES + ANSWER;
 /// Receives have this bit in their tokens.
 const RECEIVE: u64 = 1 << 32;
 /// How long answers to the last question are waited for.
@@ -37,28 +41,28 @@ const LAST_WAIT: Duration = Duration::from_millis(500);
 /// A question or an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Message {
-    is_answer: bool,
+    /// Who answers; `None` for a question.
+    member: Option<Gid>,
     number: u32,
 }
 
 impl Message {
-    fn emit(self) -> [u8; LEN] {
-        let mut out = [0; LEN];
-        out[..4].copy_from_slice(&MAGIC);
-        out[7] = u8::from(self.is_answer);
-        out[8..].copy_from_slice(&self.number.to_be_bytes());
+    fn emit(self) -> Vec<u8> {
+        let word = u32::from(self.member.is_some());
+        let mut out = [MAGIC, word.to_be_bytes(), self.number.to_be_bytes()].concat();
+        out.extend(self.member.iter().flat_map(|gid| gid.0));
         out
     }
 
     fn parse(bytes: &[u8]) -> Option<Message> {
-        let bytes: &[u8; LEN] = bytes.try_into().ok()?;
-        let is_answer = match bytes[4..8] {
-            [0, 0, 0, 0] => false,
-            [0, 0, 0, 1] => true,
+        let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+        let member = match head[4..8] {
+            [0, 0, 0, 0] if rest.is_empty() => None,
+            [0, 0, 0, 1] => Some(Gid(rest.try_into().ok()?)),
             _ => return None,
         };
-        let number = u32::from_be_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        (bytes[..4] == MAGIC).then_some(Message { is_answer, number })
+        let number = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
+        (head[..4] == MAGIC).then_some(Message { member, number })
     }
 }
 
@@ -69,14 +73,14 @@ pub fn run(args: &Args, group: IpAddr) -> Result<(), CliError> {
     }
     let host = match args.listen {
         true => args.device.open_to_serve()?,
-        false => args.device.open_for_peer(SocketAddr::new(group, 0))?,
+        false => args.device.open_toward(SocketAddr::new(group, 0))?,
     };
     let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
     host.run(&runtime).map_err(CliError::failed)?;
     runtime.block_on(async {
         let mut end = End::new(&host, group)?;
         let how = if args.listen { MulticastOptions::new(group) } else { MulticastOptions::send_only(group) };
-        let member = end.qp.join_multicast(&end.pd, how).await.map_err(CliError::failed)?;
+        let member = end.qp.join_multicast(&end.pd, how).await.map_err(error::verbs)?;
         eprintln!("ping: {} {}", if args.listen { "member of" } else { "asking" }, about(&member));
         if !args.listen {
             return ask(args, &runtime, &mut end, &member).await;
@@ -104,7 +108,7 @@ async fn ask(args: &Args, runtime: &TokioRt, end: &mut End, member: &Multicast) 
     let (mut members, mut answers) = (BTreeSet::new(), 0);
     for number in 0..args.count {
         let start = Instant::now();
-        end.send(member.dest(), Message { is_answer: false, number })?;
+        end.send(member.dest(), Message { member: None, number })?;
         let last = number + 1 == args.count;
         let pause = if last { LAST_WAIT } else { Duration::from_millis(args.interval) };
         let over = rt.sleep(pause);
@@ -114,7 +118,9 @@ async fn ask(args: &Args, runtime: &TokioRt, end: &mut End, member: &Multicast) 
                 Either::First(heard) => heard?,
                 Either::Second(()) => break,
             };
-            let Some((from, message)) = heard.filter(|(_, message)| message.is_answer) else { continue };
+            let Some((from, message)) = heard.filter(|(_, message)| message.member.is_some()) else {
+                continue;
+            };
             members.insert(from.ip);
             answers += 1;
             if !args.json {
@@ -130,7 +136,9 @@ async fn ask(args: &Args, runtime: &TokioRt, end: &mut End, member: &Multicast) 
             "sent": args.count, "answers": answers, "members": members,
         }))?;
     } else {
-        print(format_args!("{} questions, {answers} answers of {} members", args.count, members.len()))?;
+        let (questions, answers) =
+            (count(args.count as usize, "question", "s"), count(answers, "answer", "s"));
+        print(format_args!("{questions}, {answers} of {}", count(members.len(), "member", "s")))?;
     }
     if members.is_empty() {
         return Err(CliError::peer(format_args!("nobody in {} has answered", member.group())));
@@ -152,6 +160,8 @@ struct End {
     qp: Qp,
     slots: MemoryRegion,
     scope_id: u32,
+    /// What it is called in answers.
+    own: Gid,
     who: String,
     ready: Vec<Completion>,
 }
@@ -163,11 +173,12 @@ impl End {
         let cq = device.create_cq(4 * RECEIVES as u32).map_err(CliError::failed)?;
         let wrs = RECEIVES as u32;
         let caps = QpCaps { max_send_wr: wrs, max_recv_wr: wrs, ..QpCaps::default() };
-        let qp = queue_pair(&pd, &cq, caps).map_err(CliError::failed)?;
+        let qp = queue_pair(&pd, &cq, caps).map_err(error::verbs)?;
         let slots = pd.register(RECEIVES * SLOT, Access::LOCAL_WRITE).map_err(CliError::failed)?;
         let scope_id = device.gids().first().map_or(0, |gid| gid.scope_id);
+        let own = device.gids().first().map(|gid| Gid::from(gid.ip)).unwrap_or_default();
         let who = format!("ping {group}");
-        let end = End { pd, cq, qp, slots, scope_id, who, ready: Vec::new() };
+        let end = End { pd, cq, qp, slots, scope_id, own, who, ready: Vec::new() };
         (0..RECEIVES as u64).try_for_each(|slot| end.post(RECEIVE | slot))?;
         Ok(end)
     }
@@ -199,13 +210,16 @@ impl End {
         let bytes = self.slots.read_vec(at, (wc.byte_len as usize).min(SLOT)).map_err(CliError::failed)?;
         self.post(wc.wr_id)?;
         let Some((grh, text)) = bytes.split_first_chunk::<GRH_BYTES>() else { return Ok(None) };
-        Ok(Message::parse(text).filter(|_| wc.grh).map(|message| (From { ip: source(grh), wc }, message)))
+        let Some(message) = Message::parse(text) else { return Ok(None) };
+        let ip = if wc.grh { Some(source(grh)) } else { message.member.map(Gid::to_ip) };
+        Ok(ip.map(|ip| (From { ip, wc }, message)))
     }
 
     /// Answers every question, for ever.
     async fn answer(&mut self) -> Result<(), CliError> {
         loop {
-            let Some((from, question)) = self.next().await?.filter(|(_, message)| !message.is_answer) else {
+            let Some((from, question)) = self.next().await?.filter(|(_, message)| message.member.is_none())
+            else {
                 continue;
             };
             let link_local = matches!(from.ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -213,7 +227,7 @@ impl End {
             let ah = self.pd.create_ah(AhAttr { scope_id, ..AhAttr::new(from.ip) }).await;
             match ah {
                 Ok(ah) => {
-                    self.send(ah.dest(from.wc.src_qp, QKEY), Message { is_answer: true, ..question })?;
+                    self.send(ah.dest(from.wc.src_qp, QKEY), Message { member: Some(self.own), ..question })?;
                     print(format_args!("question {} of {}", question.number, from.ip))?;
                 }
                 // Whoever cannot be answered must not end the service for the others.
@@ -239,7 +253,10 @@ mod tests {
 
     everywire_fuzz::target!(
         multicast_ping,
-        [Message { is_answer: true, number: 7 }.emit().to_vec()],
+        [
+            Message { member: None, number: 7 }.emit(),
+            Message { member: Some(Gid([9; 16])), number: 7 }.emit()
+        ],
         |bytes| {
             if let Some(message) = Message::parse(bytes) {
                 assert_eq!(message.emit(), *bytes);

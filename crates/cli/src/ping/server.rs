@@ -12,6 +12,7 @@ use everywire_verbs::{
 use super::{ADVERT_LEN, Advert, Args, Endpoint, MAX_SIZE, between};
 use crate::error::{self, CliError, print};
 use crate::serve::Signals;
+use crate::words::count;
 
 /// Serves one client, or with `--persistent` one after another. SIGTERM or SIGINT ends it in order.
 pub fn run(args: &Args) -> Result<(), CliError> {
@@ -20,10 +21,11 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     host.run(&runtime).map_err(CliError::failed)?;
     let device = host.device();
     let addr = crate::device::listen_at(&host, args.port)?;
+    let shown = crate::device::listening(&host, addr);
     let listener = device.listen(addr, ListenOptions::default()).map_err(error::cm)?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        eprintln!("ping: listening on {addr}");
+        eprintln!("ping: {shown}");
         match select(answer_all(args, device, &listener), signals.next()).await {
             Either::First(ended) => ended,
             Either::Second(name) => {
@@ -73,13 +75,17 @@ async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<
     end.connection = Some(connection.clone());
     let mut turns = 0;
     let outcome = answer(args, &mut end, &buffer, peer, &mut turns).await;
+    if let Err(error) = outcome {
+        eprintln!("ping: {peer} is lost after {}", count(turns, "turn", "s"));
+        return Err(error);
+    }
     let reason = connection.disconnect().await;
     if reason == DisconnectReason::PortLost {
-        eprintln!("ping: {peer} is lost after {turns} turns: {reason}");
+        eprintln!("ping: {peer} is lost after {}: {reason}", count(turns, "turn", "s"));
         return Ok(Served::PortLost);
     }
-    eprintln!("ping: {peer} left after {turns} turns");
-    outcome.map(|()| Served::Whole)
+    eprintln!("ping: {peer} left after {}", count(turns, "turn", "s"));
+    Ok(Served::Whole)
 }
 
 /// Answers until the client disconnects.
@@ -88,7 +94,7 @@ async fn answer(
     end: &mut Endpoint,
     buffer: &MemoryRegion,
     peer: SocketAddr,
-    turns: &mut u32,
+    turns: &mut usize,
 ) -> Result<(), CliError> {
     while let Some(source) = end.receive().await? {
         let len = within_limit(&end.who, source)?;

@@ -67,7 +67,7 @@ fn other_ipv6(named: &str, own: IpAddr, by_hand: ByHand<'_>) -> Result<Vec<Strin
     Ok(others.iter().map(|device| format!("rocev2:{}", device.ip)).collect())
 }
 
-/// Ports of other hosts of the same fabric that nobody is attached to.
+/// Ports of other hosts of the same fabric that nobody is attached to, where the subnet manager is last.
 fn other_hosts(named: &str, own: &FabricWire, by_hand: ByHand<'_>) -> Result<Vec<String>, CliError> {
     let open = |source| OpenError::Fabric { name: named.to_owned(), source };
     let fabric = control::show(&own.fabric).map_err(|e| CliError::failed(open(e)))?;
@@ -77,7 +77,10 @@ fn other_hosts(named: &str, own: &FabricWire, by_hand: ByHand<'_>) -> Result<Vec
         let ports = node.end_ports.iter().filter(|port| port.process.is_none());
         ports.map(|port| format!("ib:{}/{}/{}", own.fabric, node.name, port.port))
     });
-    let free: Vec<String> = free.collect();
+    let mut free: Vec<String> = free.collect();
+    let is_manager =
+        |device: &String| fabric.sm.split(" and ").any(|port| device.ends_with(&format!("/{port}")));
+    free.sort_by_key(is_manager);
     if free.is_empty() {
         let why = format!("no other host of fabric {} has a free port for a second process", own.fabric);
         return Err(two_commands(named, &why, &format!("ib:{}/HOST/PORT", own.fabric), by_hand));

@@ -22,6 +22,7 @@ use serde::Deserialize;
 
 use super::target;
 use crate::error::CliError;
+use crate::fabric::topology;
 pub use nvme::{NVME_PORT, Subsystem};
 use volume::{Source, Volume, VolumeFile};
 
@@ -228,7 +229,12 @@ fn read(path: &Path) -> Result<File, CliError> {
 
 fn parse(text: &str, whence: &str) -> Result<File, CliError> {
     // The error names line and column, shows the line, and lists the keys that exist there.
-    toml::from_str(text).map_err(|e| CliError::usage(format_args!("{whence}: {e}")))
+    toml::from_str(text).map_err(|e| match topology::parse(text, whence, "fabric") {
+        Ok(_) => CliError::usage(format_args!(
+            "{whence} is a fabric's topology (`everywire fabric run {whence}`), no configuration of `everywire serve`"
+        )),
+        Err(_) => CliError::usage(format_args!("{whence}: {e}")),
+    })
 }
 
 #[cfg(test)]

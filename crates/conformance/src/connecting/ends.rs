@@ -8,7 +8,8 @@ use std::time::Duration;
 use everywire_verbs::{Connection, DisconnectReason, QpState, QpType, RecvWr, SendOp, SendWr, WcStatus};
 
 use crate::check::{Verdict, ensure, must, same};
-use crate::link::{Ctx, Link, LinkOptions, brief, join};
+use crate::join::join;
+use crate::link::{Ctx, Link, LinkOptions, brief};
 use crate::wire::Family;
 
 /// One script about how connections end.

@@ -131,9 +131,10 @@ pub(crate) async fn multicast(ctx: &Ctx, group: IpAddr) -> Verdict {
     for n in 0..2 {
         link.b.post_recv(RecvWr::new(n, [link.b.mr().sge(..GRH + 64)]))?;
     }
-    let mut out = Vec::new();
+    let (mut out, mut tries) = (Vec::new(), 0);
     for _ in 0..40 {
         send(QKEY)?;
+        tries += 1;
         link.a.sent(ctx, 1).await?;
         if ctx.rt.timeout(ctx.plan.quiet * 50, link.b.recv_cq.wait(&mut out, 1)).await.is_ok() {
             break;
@@ -147,6 +148,12 @@ pub(crate) async fn multicast(ctx: &Ctx, group: IpAddr) -> Verdict {
     );
     same!((out[0].grh, out[0].src_qp), (true, link.a.qp.qpn()), "a GRH, always on multicast, and the sender");
     same!(must("reading", link.b.mr().read_vec(GRH, 6))?, b"to all", "bytes");
+    if tries > 1 {
+        // Those before it may only have been slow: the second receive is for them, and there is no third yet.
+        ctx.rt.sleep(ctx.plan.quiet * 500).await;
+        must("polling", link.b.recv_cq.poll(&mut out, tries))?;
+        link.b.post_recv(RecvWr::new(2, [link.b.mr().sge(..GRH + 64)]))?;
+    }
     // A wrong Q_Key is dropped on multicast too (IBTA C9-46), and after leaving nothing comes.
     send(QKey(QKEY.0 ^ 2))?;
     link.a.sent(ctx, 1).await?;

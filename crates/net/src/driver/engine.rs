@@ -48,7 +48,7 @@ pub(crate) struct Turn {
 pub(crate) struct DatagramEngine {
     /// `None` once the host is closed.
     pub(crate) device: Option<Device>,
-    wire: Wire,
+    pub(super) wire: Wire,
     /// `None` where the kernel does not tell; the port counts as active then.
     link: Option<Link>,
     pub(crate) epoll: Arc<OwnedFd>,
@@ -307,7 +307,13 @@ impl DatagramEngine {
             match command {
                 Command::ResolveRoute { token, dst, scope_id, src } => {
                     let src = src.unwrap_or(self.wire.local);
-                    let answer = resolve_for(device, dst, src, scope_id);
+                    let scope_now = self.link.as_ref().map_or(scope_id, |link| link.scope(scope_id));
+                    let mut answer = resolve_for(device, dst, src, scope_now);
+                    if let Ok(route) = &mut answer
+                        && route.scope_id == scope_now
+                    {
+                        route.scope_id = scope_id;
+                    }
                     let mut drive = device.drive();
                     let now = Instant::now();
                     drive.resolved(now, token, answer);
@@ -348,9 +354,10 @@ impl DatagramEngine {
             self.wire.housekeeping(Instant::now(), &mut self.paths);
         }
         if events[..count].iter().any(|event| { event.data }.u64() == LINK)
-            && let (Some(link), Some(device)) = (&self.link, &self.device)
+            && let (Some(link), Some(device)) = (&mut self.link, &self.device)
             && link.has_changed()
         {
+            self.wire.follow(link.find().as_ref());
             tell_port_state(device, link);
         }
         !self.paths.is_empty()

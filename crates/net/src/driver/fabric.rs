@@ -53,6 +53,8 @@ pub(crate) struct FabricEngine {
     watches_room: bool,
     /// Which port it is.
     seat: Seat,
+    /// PortInfo:PortState, as it was told last.
+    state: u8,
     /// The fabric is gone, and the device knows it.
     lost: Option<Lost>,
     /// The same for whoever waits for that.
@@ -89,6 +91,7 @@ impl FabricEngine {
             more_to_send: false,
             watches_room: false,
             seat,
+            state: values.state,
             lost: None,
             absence: Arc::default(),
             empty_turns: 0,
@@ -107,10 +110,12 @@ impl FabricEngine {
             }
             let now = Instant::now();
             if now >= until {
-                tracing::warn!(
-                    device = device.name(),
-                    "no subnet manager has brought the port up within {patience:?}"
-                );
+                let why = match self.state {
+                    port_state::DOWN => "the port has no link: its cable is pulled, or the other end is off",
+                    _ => "no subnet manager has brought the port up",
+                };
+                // Of a target of its own: a client's user waits for this too, and has to know.
+                tracing::warn!(target: "everywire_net::bring_up", device = device.name(), "{why} (waited {patience:?})");
                 return;
             }
             let mut watched = [PollFd::new(&self.epoll, PollFlags::IN)];
@@ -188,7 +193,10 @@ impl FabricEngine {
         for said in said {
             let (mut drive, now) = (device.drive(), Instant::now());
             match said {
-                Said::Port(values) => drive.ib_port(now, told(&values)),
+                Said::Port(values) => {
+                    self.state = values.state;
+                    drive.ib_port(now, told(&values));
+                }
                 Said::Resolved { token, gid, absent } => {
                     if let Some(place) = self.questions.iter().position(|(number, _)| *number == token) {
                         let (_, token) = self.questions.swap_remove(place);
@@ -233,6 +241,7 @@ impl FabricEngine {
                 (self.port, self.watches_room, self.lost) = (port, false, None);
                 tracing::info!(device = device.name(), "the fabric is back, and the port attached again");
                 self.absence.set(None);
+                self.state = welcome.port.state;
                 device.drive().ib_port(now, told(&welcome.port));
             }
         }
@@ -330,6 +339,7 @@ impl FabricEngine {
 fn told(values: &PortValues) -> IbPort {
     IbPort {
         active: values.state == port_state::ACTIVE,
+        unplugged: values.state == port_state::DOWN,
         lid: values.lid,
         lmc: values.lmc,
         sm_lid: values.sm_lid,

@@ -29,7 +29,10 @@ pub(super) fn node_guid(ip: IpAddr, mac: Option<[u8; 6]>) -> Guid {
 pub(super) fn find_interface(spec: &DeviceSpec) -> Result<Interface, OpenError> {
     let ip = spec.ip;
     let found = match &spec.wire {
-        WireKind::Raw(raw) => route::interface(&raw.interface).map(Some),
+        WireKind::Raw(raw) => {
+            return route::interface(&raw.interface)
+                .map_err(|source| OpenError::interface(&raw.interface, ip, source));
+        }
         WireKind::Udp | WireKind::Tcp | WireKind::Fabric(_) => route::interface_of(ip, spec.scope_id),
     };
     match found {

@@ -149,6 +149,18 @@ impl Shared {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// After a turn of somebody who may drive no more: whoever sleeps must not sleep past a deadline that is new.
+    pub(crate) fn tell_sleepers(&self, engine: &Engine) {
+        if self.asleep.load(Ordering::SeqCst) > 0
+            && let Some(deadline) = engine.deadline()
+        {
+            let at = self.since_base(deadline);
+            if self.wakes_at.fetch_min(at, Ordering::Relaxed) > at {
+                self.wake();
+            }
+        }
+    }
+
     /// Turns driven by polling programs so far.
     pub(crate) fn inline_turns(&self) -> u64 {
         self.inline_turns.load(Ordering::Relaxed)
@@ -198,6 +210,8 @@ impl Drop for Asleep<'_> {
             let at = sleepers.list.iter().position(|(key, _)| *key == self.key);
             at.map(|at| sleepers.list.swap_remove(at))
         };
+        // What the others wake at is not known, so that the next deadline wakes them.
+        self.shared.wakes_at.store(u64::MAX, Ordering::Relaxed);
         drop(waker); // without the lock: it may be the last of its task
     }
 }
@@ -230,13 +244,7 @@ impl Progress for Shared {
         self.inline_turns.store(self.inline_turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let sleepers = self.asleep.load(Ordering::SeqCst) > 0;
         let turn = engine.turn(self.take_queued(), !sleepers);
-        if sleepers && let Some(deadline) = engine.deadline() {
-            // This program may poll no more, and the sleeper would sleep past the new deadline.
-            let at = self.since_base(deadline);
-            if self.wakes_at.fetch_min(at, Ordering::Relaxed) > at {
-                self.wake();
-            }
-        }
+        self.tell_sleepers(&engine);
         if turn.progress {
             *engine.empty_turns() = 0;
             if !sleepers && turn.more {

@@ -97,9 +97,10 @@ impl StreamEngine {
             self.port.housekeeping(now);
         }
         if std::mem::take(&mut self.port.link_changed)
-            && let Some(link) = &self.link
+            && let Some(link) = &mut self.link
             && link.has_changed()
         {
+            link.find();
             tell_port_state(&device, link);
         }
         if came || due {

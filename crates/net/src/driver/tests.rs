@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use everywire_verbs::{
-    Access, AhAttr, AsyncEvent, ConnParam, ConnectOptions, Cq, Device, ListenOptions, MemoryRegion,
+    Access, AhAttr, AsyncEvent, ConnParam, ConnectOptions, Cq, Device, GidType, ListenOptions, MemoryRegion,
     PortState, Psn, QKey, Qp, QpAttr, QpInit, QpState, QpType, Qpn, RKey, RecvWr, Remote, SendOp, SendWr,
     WcStatus,
 };
+use everywire_wire::MacAddr;
 
 use super::*;
 use crate::block_on;
@@ -201,6 +202,74 @@ fn the_port_goes_down_and_up_with_the_interface() {
             assert_eq!(host.device().port().state, PortState::Down, "as it was found");
         });
     });
+}
+
+/// Whoever waits for something else drives hosts without a driver; one that has got a driver meanwhile is left to it, who
+/// would not hear of what such a turn leaves to be done.
+#[test]
+fn a_host_with_a_driver_is_left_to_it() {
+    let host = Host::open("rocev2:127.83.4.10", &OpenOptions::default()).unwrap();
+    host.shared.claim(Mode::Task).unwrap();
+    crate::runtime::drive(std::slice::from_ref(&host.shared), &mut Patience::default());
+    assert!(host.shared.has_work(), "its first turn is its driver's");
+    host.shared.release();
+    crate::runtime::drive(std::slice::from_ref(&host.shared), &mut Patience::default());
+    assert!(!host.shared.has_work());
+}
+
+/// An interface that is deleted and made again is another one to the kernel: a raw device is on it again by itself, with its
+/// groups; what fails meanwhile is the device's own interface, by name.
+#[test]
+fn a_raw_device_is_back_when_its_interface_is() {
+    let Some(pair) = Pair::new("z", 1500) else { return };
+    for (a, b, group, v1_group) in [
+        ("10.99.0.1", "10.99.0.2", "239.7.7.7", "239.8.8.8"),
+        ("fd99::1", "fd99::2", "ff15::77", "ff15::88"),
+        ("fe80::1", "fe80::2", "ff15::77", "ff15::88"),
+    ] {
+        for wire in ["rocev1", "rocev2-raw"] {
+            let open = |end: usize, ip: &str| {
+                std::thread::scope(|scope| {
+                    let opened = scope.spawn(|| {
+                        pair.enter(end);
+                        let name = format!("{wire}:eth0/{ip}");
+                        let host = Host::open(&name, &OpenOptions::default()).unwrap();
+                        host.spawn_thread().unwrap();
+                        host
+                    });
+                    opened.join().unwrap()
+                })
+            };
+            let (server, client) = (open(0, a), open(1, b));
+            let mut joins = server.shared.lock();
+            let Engine::Datagrams(engine) = &mut *joins else { panic!("RoCE") };
+            engine.wire.join(group.parse().unwrap(), GidType::RoceV2).unwrap();
+            engine.wire.join(v1_group.parse().unwrap(), GidType::RoceV1).unwrap();
+            drop(joins);
+            pair.ip(0, "link del eth0");
+            for host in [&server, &client] {
+                assert_eq!(next_event(host), AsyncEvent::PortError);
+            }
+            let blamed = side(client.device());
+            let dst = route::with_scope(a.parse().unwrap(), 1000, client.device().gids()[0].scope_id);
+            let error = block_on(client.device().connect(ConnectOptions::new(dst, &blamed.qp))).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("own interface eth0 is down or gone"), "{wire}: {text}");
+            pair.link_again(1500);
+            for host in [&server, &client] {
+                assert_eq!(next_event(host), AsyncEvent::PortActive);
+            }
+            // A frame's way in: the hardware's filter; and what IGMP and MLD tell of.
+            let groups = pair.shows(0, "maddr show dev eth0");
+            let mac = MacAddr::for_multicast(v1_group.parse().unwrap());
+            assert!(groups.contains(&mac.to_string()) && groups.contains(group), "{wire}: {groups}");
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                scope.spawn(|| serve(&server, &tell));
+                ask(&client, told.recv_timeout(Duration::from_secs(10)).unwrap());
+            });
+        }
+    }
 }
 
 /// A path that becomes narrower than what was agreed on: the sender's own kernel says so, and the device counts it.

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::capture::{self, Capture};
 use crate::raw::RawPort;
+use crate::route::Interface;
 use crate::udp::{MAX_SEND_BATCH, Outgoing, PathEvent, PortCounters, Received, UdpPort};
 
 /// Pieces whose list needs no memory of its own.
@@ -86,6 +87,14 @@ impl Wire {
         match &mut self.port {
             Port::Udp(port) => port.drain_errors(paths),
             Port::Raw(port) => port.send_waiting(now, self.capture.as_mut(), paths),
+        }
+    }
+
+    /// The device's interface is this one now, or gone. What ordinary sockets are bound to is the address.
+    pub(crate) fn follow(&mut self, interface: Option<&Interface>) {
+        match &mut self.port {
+            Port::Udp(_) => {}
+            Port::Raw(port) => port.follow(interface),
         }
     }
 

@@ -31,6 +31,8 @@ pub(super) struct Built {
     pub plugged: Vec<bool>,
     /// Ports at which programs are attached.
     pub attached: BTreeSet<PortId>,
+    /// Ports where subnet managers of ours are.
+    pub managers: BTreeSet<PortId>,
 }
 
 impl Built {
@@ -66,6 +68,7 @@ impl Built {
             links: Vec::new(),
             plugged: vec![true; plan.links.len()],
             attached: BTreeSet::new(),
+            managers: BTreeSet::new(),
             plan,
             subnet,
         };

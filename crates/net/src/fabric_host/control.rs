@@ -19,6 +19,8 @@ pub(super) use server::Server;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The answer to whoever wants a cable as it is.
+pub(super) const AS_IT_WAS: &str = "as it was";
 /// Most bytes of an answer.
 const MAX_ANSWER: u64 = 256 << 20;
 
@@ -94,12 +96,13 @@ pub fn show(fabric: &str) -> io::Result<Snapshot> {
     serde_json::from_str(&answer).map_err(|error| io::Error::other(format!("fabric {fabric}: {error}")))
 }
 
-/// Pulls or puts back a cable.
+/// Pulls or puts back a cable; false if that is what it was already.
 ///
 /// # Errors
-/// It does not run, or there is no such port or cable.
-pub fn set_link(fabric: &str, cable: &Cable, up: bool) -> io::Result<()> {
-    ask(fabric, &format!("link {} {cable}", if up { "up" } else { "down" })).map(drop)
+/// It does not run; `InvalidInput` where there is no such port or cable.
+pub fn set_link(fabric: &str, cable: &Cable, up: bool) -> io::Result<bool> {
+    let answer = ask(fabric, &format!("link {} {cable}", if up { "up" } else { "down" }))?;
+    Ok(answer != AS_IT_WAS)
 }
 
 fn ask(fabric: &str, request: &str) -> io::Result<String> {
@@ -115,7 +118,7 @@ fn ask(fabric: &str, request: &str) -> io::Result<String> {
     match answer.split_once('\n') {
         Some(("ok", rest)) => Ok(rest.to_owned()),
         Some((error, _)) if error.starts_with("error ") => {
-            Err(io::Error::other(error["error ".len()..].to_owned()))
+            Err(io::Error::new(io::ErrorKind::InvalidInput, error["error ".len()..].to_owned()))
         }
         _ => Err(io::Error::other(format!("fabric {fabric} gave no answer to {request:?}"))),
     }

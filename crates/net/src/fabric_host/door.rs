@@ -2,8 +2,8 @@
 //!
 //! A program's packets wait here until its port takes them, a lane each, and only then gets it room for more. What reaches the
 //! port waits here until the program has room and the socket takes it, and only then is the port's buffer given back, so
-//! that a slow program slows its senders down by InfiniBand's own credits. A program that dies is a link down; one that
-//! leaves in order is not.
+//! that a slow program slows its senders down by InfiniBand's own credits. A program that dies is a link down, but at the port
+//! of a subnet manager of ours, which lives on; one that leaves in order is not.
 
 mod client;
 #[cfg(test)]
@@ -37,7 +37,28 @@ pub(super) enum DoorEvent {
     /// A program is attached.
     Attached { port: PortId, pid: i32 },
     /// It is no longer.
-    Left { port: PortId, pid: i32, why: Departure },
+    Left { port: PortId, pid: i32, why: Departure, link: Link },
+}
+
+/// What a departure has made of the port's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Nothing.
+    Untouched,
+    /// It is down.
+    Down,
+    /// It would be down, but for the subnet manager there.
+    Manager,
+}
+
+impl std::fmt::Display for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Link::Untouched => "",
+            Link::Down => "; the link is down until somebody attaches",
+            Link::Manager => "; the link stays up, since the subnet manager is there",
+        })
+    }
 }
 
 /// How a program has left.
@@ -55,12 +76,18 @@ impl std::fmt::Display for Departure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Departure::Orderly => f.write_str("it has left"),
-            Departure::Died => {
-                f.write_str("it has ended without a word; the link is down until somebody attaches")
-            }
-            Departure::Broke(what) => write!(f, "it broke the attach protocol ({what}); the link is down"),
+            Departure::Died => f.write_str("it has ended without a word"),
+            Departure::Broke(what) => write!(f, "it broke the attach protocol ({what})"),
         }
     }
+}
+
+/// Why a program is not let in.
+enum Refusal {
+    /// There is no such port, or none for programs.
+    NoSuchPort(String),
+    /// Anything else.
+    Other(String),
 }
 
 #[derive(Debug)]
@@ -187,8 +214,12 @@ impl Door {
                     self.clients.insert(port, Client::new(one.channel, one.pid, values));
                     self.events.push(DoorEvent::Attached { port, pid: one.pid });
                 }
-                Err(text) => {
-                    let _ = one.channel.send(&Message::Refused(&text).bytes()); // it may have gone
+                Err(refusal) => {
+                    let message = match &refusal {
+                        Refusal::NoSuchPort(text) => Message::NoSuchPort(text),
+                        Refusal::Other(text) => Message::Refused(text),
+                    };
+                    let _ = one.channel.send(&message.bytes()); // it may have gone
                 }
             }
         }
@@ -196,25 +227,27 @@ impl Door {
     }
 
     /// Whom to let in with what words; or why not.
-    fn admit(&self, built: &mut Built, now: Instant, hello: &[u8]) -> Result<(PortId, Welcome), String> {
+    fn admit(&self, built: &mut Built, now: Instant, hello: &[u8]) -> Result<(PortId, Welcome), Refusal> {
         let Some(Message::Hello { version, port: text }) = Message::parse(hello) else {
-            return Err("the first message is no hello of this protocol".to_owned());
+            return Err(Refusal::Other("the first message is no hello of this protocol".to_owned()));
         };
         if version != VERSION {
-            return Err(format!(
+            return Err(Refusal::Other(format!(
                 "it speaks version {VERSION} of the attach protocol, this program {version}: both must be of one release"
-            ));
+            )));
         }
-        let wanted = built.plan.port(text)?;
-        let NodeRef::Host(index) = wanted.node else {
-            return Err(format!("{text} is a switch's port; programs attach to hosts"));
+        let wanted = built.plan.port(text).map_err(Refusal::NoSuchPort)?;
+        let of = |whose: &str| {
+            Err(Refusal::NoSuchPort(format!("{text} is a {whose}'s port; programs attach to hosts")))
         };
+        let NodeRef::Host(index) = wanted.node else { return of("switch") };
         if built.plan.hosts[index].router {
-            return Err(format!("{text} is a router's port; programs attach to hosts"));
+            return of("router");
         }
         let port = built.port_id(wanted);
         if let Some(client) = self.clients.get(&port) {
-            return Err(format!("{} is taken by process {}", built.plan.port_name(wanted), client.pid));
+            let name = built.plan.port_name(wanted);
+            return Err(Refusal::Other(format!("{name} is taken by process {}", client.pid)));
         }
         // A process that died has left the link down.
         if let Some(link) = built.link_at(port)
@@ -224,7 +257,8 @@ impl Door {
         }
         let host = &built.plan.hosts[index];
         let ip = host.ips.get(usize::from(wanted.port) - 1).map_or(Gid::ZERO, |ip| Gid::from(*ip));
-        let port_values = client::values(&built.subnet, port).ok_or("the port is not in the subnet")?;
+        let port_values = client::values(&built.subnet, port)
+            .ok_or_else(|| Refusal::Other("the port is not in the subnet".to_owned()))?;
         let port_guid = Guid(host.guid.0 + u64::from(wanted.port));
         Ok((port, Welcome { version: VERSION, node_guid: host.guid, port_guid, ip, port: port_values }))
     }
@@ -242,12 +276,15 @@ impl Door {
             let port = built.name(port);
             tracing::debug!(port, refused, foreign, "packets of process {} were not taken", client.pid);
         }
-        if why != Departure::Orderly
-            && let Some(link) = built.link_at(port)
-        {
-            let _ = built.subnet.link_down(now, built.links[link]); // the link is the plan's
-        }
-        self.events.push(DoorEvent::Left { port, pid: client.pid, why });
+        let link = match built.link_at(port) {
+            Some(_) if why != Departure::Orderly && built.managers.contains(&port) => Link::Manager,
+            Some(link) if why != Departure::Orderly => {
+                let _ = built.subnet.link_down(now, built.links[link]); // the link is the plan's
+                Link::Down
+            }
+            _ => Link::Untouched,
+        };
+        self.events.push(DoorEvent::Left { port, pid: client.pid, why, link });
     }
 }
 

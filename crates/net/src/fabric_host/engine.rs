@@ -141,9 +141,12 @@ impl Engine {
                         self.seats.iter_mut().any(|seat| seat.handle(now, &event));
                     }
                 }
-                Event::PortChanged { port, values } => {
+                Event::PortChanged { port, ref values } => {
+                    self.seats.iter_mut().for_each(|seat| {
+                        seat.handle(now, &event);
+                    });
                     if let Some(client) = self.door.as_mut().and_then(|door| door.client(port)) {
-                        client.tell_port(PortValues::of(&values));
+                        client.tell_port(PortValues::of(values));
                     }
                 }
                 Event::Room { port, sl } => {
@@ -198,8 +201,8 @@ impl Engine {
                 DoorEvent::Attached { port, pid } => {
                     FabricEvent::Attached { port: self.built.name(port), pid }
                 }
-                DoorEvent::Left { port, pid, why } => {
-                    FabricEvent::Left { port: self.built.name(port), pid, why: why.to_string() }
+                DoorEvent::Left { port, pid, why, link } => {
+                    FabricEvent::Left { port: self.built.name(port), pid, why: format!("{why}{link}") }
                 }
             };
             (self.tell)(event);
@@ -234,11 +237,14 @@ impl Engine {
                 let snapshot = snapshot::running::take(&mut self.built, process, &self.seats);
                 serde_json::to_string(&snapshot).map_err(|e| e.to_string())
             }
-            Request::Link { up, cable } => self.set_link(&cable, up, now).map(|()| String::new()),
+            Request::Link { up, cable } => self
+                .set_link(&cable, up, now)
+                .map(|news| if news { "" } else { control::AS_IT_WAS }.to_owned()),
         }
     }
 
-    fn set_link(&mut self, cable: &Cable, up: bool, now: Instant) -> Result<(), String> {
+    /// Pulls a cable or puts it back; false if it was so already.
+    fn set_link(&mut self, cable: &Cable, up: bool, now: Instant) -> Result<bool, String> {
         let plan = &self.built.plan;
         let port = plan.port(&cable.port)?;
         let peer = cable.peer.as_deref().map(|peer| plan.port(peer)).transpose()?;
@@ -248,6 +254,7 @@ impl Engine {
             let (port, peer, far) = (name(port), name(peer), name(far));
             return Err(format!("no cable from {port} to {peer}; that of {port} goes to {far}"));
         }
+        let news = self.built.plugged[link] != up;
         self.built.plugged[link] = up;
         let id = self.built.links[link];
         let done = match up {
@@ -255,8 +262,10 @@ impl Engine {
             false => self.built.subnet.link_down(now, id),
         };
         self.ways.want(now);
-        (self.tell)(FabricEvent::Link { port: self.built.plan.port_name(port), up });
-        done.map_err(|e| e.to_string())
+        if news {
+            (self.tell)(FabricEvent::Link { port: self.built.plan.port_name(port), up });
+        }
+        done.map(|_| news).map_err(|e| e.to_string())
     }
 }
 

@@ -62,6 +62,8 @@ pub enum FabricEvent {
     Ready,
     /// The subnet manager has something to say: that tables are in place, that they have a loop, that a link is lost.
     SubnetManager {
+        /// Which one, by its port: `HOST/PORT`, or a switch.
+        at: String,
         /// In words.
         text: String,
         /// Whether somebody should act.

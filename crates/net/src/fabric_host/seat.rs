@@ -40,6 +40,7 @@ impl Seat {
         let port = built.port_id(at);
         let sm = Sm::new(config(&built.plan, entropy, at, gid_prefix), seed);
         let hosted = HostedSm::start(now, sm, port, &mut built.subnet);
+        built.managers.insert(port);
         Seat { hosted, engine: built.plan.engine, warnings: Vec::new(), events: Vec::new() }
     }
 
@@ -81,7 +82,10 @@ impl Seat {
                 // Tables are new: what was warned of before them may be mended.
                 self.warnings.retain(|old| *old == text);
             }
-            self.events.push(FabricEvent::SubnetManager { text, warning });
+            let at = built.name(self.port());
+            // A switch is known by its name alone.
+            let at = at.strip_suffix("/0").unwrap_or(&at).to_owned();
+            self.events.push(FabricEvent::SubnetManager { at, text, warning });
         }
         said
     }
@@ -162,7 +166,11 @@ fn name(plan: &Plan, guid: Guid) -> String {
 fn words(event: &SmEvent, plan: &Plan) -> (String, bool) {
     match event {
         SmEvent::SubnetUp { switches, end_ports, engine } => (
-            format!("the subnet is up: {switches} switches, {end_ports} ports of hosts, routed {engine}"),
+            format!(
+                "the subnet is up: {switches} switch{}, {end_ports} port{} of hosts, routed {engine}",
+                if *switches == 1 { "" } else { "es" },
+                if *end_ports == 1 { "" } else { "s" },
+            ),
             false,
         ),
         SmEvent::LinkLost { from, to } => {

@@ -4,7 +4,7 @@ use everywire_fuzz::target;
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 use super::credits::Credits;
-use super::message::{Message, PortValues, VERSION, Welcome, lane_of};
+use super::message::{MAX_TEXT, Message, PortValues, VERSION, Welcome, lane_of};
 
 fn values() -> PortValues {
     PortValues {
@@ -34,6 +34,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Hello { version: VERSION, port: "h1/1" },
         Message::Welcome(Box::new(welcome)),
         Message::Refused("no"),
+        Message::NoSuchPort("h1 to h2"),
         Message::Packet(&[0; 64]),
         Message::Credit { lane: 16, total: 70 },
         Message::Port(Box::new(values())),
@@ -77,3 +78,17 @@ target!(fabric_attach_credits, [vec![0x10; 64], vec![0x13, 0x43, 0x03]], |bytes|
         assert!(lane_of(pair).is_some_and(|lane| lane <= 16));
     }
 });
+
+/// As much of a packet as a port's agent may be shown, and no more: what is longer is no message, and never made.
+#[test]
+fn the_head_of_a_packet_with_a_wrong_key_is_bounded() {
+    let long = vec![0x34; MAX_TEXT + 1];
+    let most = Message::WrongKey { is_qkey: true, head: &long[..MAX_TEXT] };
+    assert_eq!(Message::parse(&most.bytes()), Some(most));
+    let mut bytes = Message::WrongKey { is_qkey: true, head: &long }.bytes();
+    assert_eq!(bytes.len(), 2 + MAX_TEXT);
+    bytes.push(0x34);
+    assert!(Message::parse(&bytes).is_none());
+    let empty = Message::WrongKey { is_qkey: false, head: &[] }.bytes();
+    assert_eq!(Message::parse(&empty), Some(Message::WrongKey { is_qkey: false, head: &[] }));
+}

@@ -20,7 +20,7 @@ impl FabricPort {
     /// Attaches to `HOST/PORT` of a fabric, which may be just starting.
     ///
     /// # Errors
-    /// No such fabric or port; who has the port.
+    /// No such fabric; who has the port; `InvalidInput` where there is no such port.
     pub(crate) fn attach(fabric: &str, port: &str) -> io::Result<(FabricPort, Welcome)> {
         let fd = place::reach(fabric, || connect(fabric))?;
         let mut greeting = Greeting::new(fd, fabric, port)?;
@@ -99,6 +99,9 @@ impl Greeting {
         let welcome = match Message::parse(channel.message(0)) {
             Some(Message::Welcome(welcome)) if welcome.version == VERSION => *welcome,
             Some(Message::Refused(text)) => return Err(refused(text)),
+            Some(Message::NoSuchPort(text)) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("fabric {fabric}: {text}")));
+            }
             _ => {
                 return Err(refused(
                     "it speaks another version of the attach protocol; both must be of one release",

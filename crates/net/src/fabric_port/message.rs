@@ -1,6 +1,6 @@
 //! What a fabric and an attached program say to each other, one message a packet of an AF_UNIX SOCK_SEQPACKET socket.
 //!
-//! First HELLO from the program, then WELCOME or REFUSED from the fabric; after that packets and credits both ways, the port's
+//! First HELLO from the program, then WELCOME, REFUSED or NO_SUCH_PORT from the fabric; after that packets and credits both ways, the port's
 //! values and answers from the fabric, questions and BYE from the program. Both ends are on one machine, yet may be of two
 //! versions: HELLO and WELCOME carry [`VERSION`], and numbers are little-endian.
 //!
@@ -11,7 +11,7 @@ use everywire_fabric::ib::IbPort;
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 /// Version of this protocol.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Service levels and virtual lanes of a port.
 pub const LEVELS: usize = 16;
 /// Lanes of the socket: one a service level, and one for management packets, which have virtual lane 15.
@@ -42,6 +42,7 @@ const RESOLVE: u8 = 7;
 const RESOLVED: u8 = 8;
 const BYE: u8 = 9;
 const WRONG_KEY: u8 = 10;
+const NO_SUCH_PORT: u8 = 11;
 
 /// What a program is told of its port, when it attaches and whenever something changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +114,8 @@ pub enum Message<'a> {
     Welcome(Box<Welcome>),
     /// It is not, or no longer; the reason.
     Refused(&'a str),
+    /// There is no such port, or none for programs; what there is instead.
+    NoSuchPort(&'a str),
     /// LRH to VCRC.
     Packet(&'a [u8]),
     /// So many packets of this lane may have been sent.
@@ -226,6 +229,7 @@ impl<'a> Message<'a> {
                 port: reader.port()?,
             })),
             REFUSED => Message::Refused(reader.text()?),
+            NO_SUCH_PORT => Message::NoSuchPort(reader.text()?),
             PACKET => Message::Packet(reader.take(reader.0.len()).filter(|p| p.len() <= MAX_PACKET)?),
             CREDIT => {
                 let lane = reader.u8().filter(|lane| usize::from(*lane) < LANES)?;
@@ -268,6 +272,10 @@ impl<'a> Message<'a> {
             }
             Message::Refused(text) => {
                 out.push(REFUSED);
+                out.extend(text.as_bytes().iter().take(MAX_TEXT));
+            }
+            Message::NoSuchPort(text) => {
+                out.push(NO_SUCH_PORT);
                 out.extend(text.as_bytes().iter().take(MAX_TEXT));
             }
             Message::Packet(packet) => {

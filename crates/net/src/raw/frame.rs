@@ -42,6 +42,8 @@ pub(super) struct Sender {
     pub(super) vlan: Option<Tagging>,
 }
 
+/// Bytes of an Ethernet header before the place of a tag.
+const ADDRESSES: usize = 12;
 /// VIRTIO_NET_HDR_F_NEEDS_CSUM.
 const NEEDS_CSUM: u8 = 1;
 /// VIRTIO_NET_HDR_GSO_UDP_L4: a train of UDP datagrams.
@@ -177,19 +179,31 @@ pub(super) fn received<'a>(frame: &UdpFrame<'a>, segment: usize) -> Received<'a>
     }
 }
 
-/// A train is written as the datagrams that it stands for.
+/// A frame is written as it was on the wire: with the tag that the kernel has taken out.
+pub(super) fn capture_whole(capture: &mut Capture, bytes: &[u8], tag: Option<VlanTag>) {
+    let split = bytes.split_at_checked(ADDRESSES).zip(tag);
+    let Some(((addresses, rest), tag)) = split else {
+        return capture.frame(Direction::Inbound, bytes, None);
+    };
+    let [vlan, tci] = [Ethertype::VLAN.0, tag.tci()].map(u16::to_be_bytes);
+    capture.frame(Direction::Inbound, &[addresses, &vlan, &tci, rest].concat(), None);
+}
+
+/// The same; a train is written as the datagrams that it stands for.
 pub(super) fn capture_received(
     capture: &mut Capture,
     bytes: &[u8],
+    tag: Option<VlanTag>,
     frame: &UdpFrame<'_>,
     received: &Received<'_>,
 ) {
     if received.segment == 0 {
-        return capture.frame(Direction::Inbound, bytes, None);
+        return capture_whole(capture, bytes, tag);
     }
     let mut whole = Vec::new();
     for (index, payload) in received.segments().enumerate() {
         let mut one = UdpFrame { payload, trailer: &[], ..*frame };
+        one.eth.vlan = tag.or(one.eth.vlan);
         if let IpHeader::V4(header) = &mut one.ip {
             header.id = header.id.wrapping_add(index as u16);
         }

@@ -65,6 +65,12 @@ impl Neighbours {
         Ok(Neighbours { netlink: Netlink::open()?, interface, source, known: HashMap::new() })
     }
 
+    /// The interface is another now: nothing that was known holds.
+    pub fn moved_to(&mut self, interface: u32) {
+        self.interface = interface;
+        self.known.clear();
+    }
+
     /// Where frames to `dst` go, as far as is known now; `on_link`: what is behind a router cannot be reached.
     pub fn find(&mut self, dst: IpAddr, on_link: bool, now: Instant) -> Link {
         if dst.is_multicast() {

@@ -6,6 +6,7 @@
 //!
 //! It needs CAP_NET_RAW. It does no fragments and no IP options. RoCE v1 frames go to neighbours on the link only.
 
+mod membership;
 mod train;
 
 use std::collections::VecDeque;
@@ -21,16 +22,16 @@ use everywire_wire::{Gid, MacAddr, UdpFrame};
 use socket2::Socket;
 
 use super::frame::{
-    GSO_UDP_L4, Sender, Tagging, VNET, capture_received, destination_v1, received, received_v1,
+    GSO_UDP_L4, Sender, Tagging, VNET, capture_received, capture_whole, destination_v1, received, received_v1,
 };
 use super::neighbour::{Link, Neighbours};
-use super::socket::{membership, packet_drops, packet_socket};
+use super::socket::{packet_drops, packet_socket};
 use crate::capture::Capture;
 use crate::error::OpenError;
 use crate::rarely::Rarely;
 use crate::route::{self, Interface};
 use crate::udp::{Outgoing, PathEvent, PortCounters, PortOptions, ROCE_V2_PORT, Received, RecvBatch};
-use crate::udp::{RoceSocket, Role, SendBatch, describe_owner};
+use crate::udp::{RoceSocket, Role, SendBatch, SocketOptions, describe_owner};
 
 /// The bit beside the GSO type that tells of ECN.
 const GSO_ECN: u8 = 0x80;
@@ -53,15 +54,18 @@ struct Waiting {
 /// One device on raw Ethernet.
 #[derive(Debug)]
 pub struct RawPort {
+    /// As it is, or was before it was deleted.
     interface: Interface,
+    gone: bool,
     local: IpAddr,
     sender: Sender,
     socket: Socket,
     /// Holds ADDR:4791 and the groups.
     holder: RoceSocket,
+    options: SocketOptions,
     /// With whether they are RoCE v1's.
     groups: Vec<(IpAddr, bool)>,
-    neighbours: Neighbours,
+    neighbours: Box<Neighbours>,
     /// Datagrams, cut out of their trains, that wait for a neighbour.
     waiting: VecDeque<Waiting>,
     to_self: VecDeque<Bytes>,
@@ -89,15 +93,15 @@ impl RawPort {
         vlan: Option<Tagging>,
     ) -> Result<RawPort, OpenError> {
         let system = |step| move |source| OpenError::System { step, ip, source };
-        let interface = route::interface(interface).map_err(system("find the interface"))?;
-        let socket = packet_socket(&interface, options, vlan.map_or(0, |vlan| vlan.vid)).map_err(
-            |source| match source.raw_os_error() {
+        let interface =
+            route::interface(interface).map_err(|source| OpenError::interface(interface, ip, source))?;
+        let socket =
+            packet_socket(&interface, options, vlan).map_err(|source| match source.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
                     OpenError::NoRawPrivilege { interface: interface.name.clone(), source }
                 }
                 _ => OpenError::System { step: "open a packet socket", ip, source },
-            },
-        )?;
+            })?;
         let local = route::with_scope(ip, ROCE_V2_PORT, scope_id);
         let holder =
             RoceSocket::bind(local, Role::Sender, &options.socket).map_err(|source| match source.kind() {
@@ -109,11 +113,13 @@ impl RawPort {
         Ok(RawPort {
             sender: Sender { mac: MacAddr(interface.mac.unwrap_or_default()), local: ip, vlan },
             interface,
+            gone: false,
             local: ip,
             socket,
             holder,
+            options: options.socket,
             groups: Vec::new(),
-            neighbours,
+            neighbours: Box::new(neighbours),
             waiting: VecDeque::new(),
             to_self: VecDeque::new(),
             frames: Vec::new(),
@@ -146,7 +152,8 @@ impl RawPort {
         !self.waiting.is_empty() || !self.to_self.is_empty()
     }
 
-    /// Receives one batch; returns whether there may be more. Frames go to `capture` as they are.
+    /// Receives one batch; returns whether there may be more. Frames go to `capture` as they are, with the
+    /// tags of a tagged device.
     pub fn receive(
         &mut self,
         lost: &mut u64,
@@ -170,7 +177,7 @@ impl RawPort {
         self.counters.received_pieces += count as u64;
         let (local, groups) = (self.local, &self.groups);
         let (mut malformed, mut not_ours, mut from) = (0, 0, MacAddr::default());
-        self.recv.for_each_frame(|bytes| {
+        self.recv.for_each_frame(|bytes, tag| {
             let Some((vnet, frame)) = bytes.split_first_chunk::<VNET>() else { return };
             let mut refuse = || {
                 malformed += 1;
@@ -183,7 +190,7 @@ impl RawPort {
                     return;
                 }
                 if let Some(capture) = capture.as_deref_mut() {
-                    capture.frame(Direction::Inbound, frame, None);
+                    capture_whole(capture, frame, tag);
                 }
                 return each(received_v1(packet));
             }
@@ -197,7 +204,7 @@ impl RawPort {
             let segment = if train { usize::from(u16::from_ne_bytes([vnet[4], vnet[5]])) } else { 0 };
             let received = received(&parsed, segment);
             if let Some(capture) = capture.as_deref_mut() {
-                capture_received(capture, frame, &parsed, &received);
+                capture_received(capture, frame, tag, &parsed, &received);
             }
             each(received);
         });
@@ -242,7 +249,8 @@ impl RawPort {
             let dst = item.dst.ip();
             let size = item.segment.unwrap_or(item.bytes.len()).max(1);
             let dst = if item.roce_v1 { Gid::from(dst).to_ip() } else { dst };
-            let link = self.neighbours.find(dst, item.roce_v1, now);
+            let link =
+                if self.gone { Link::Unreachable } else { self.neighbours.find(dst, item.roce_v1, now) };
             if link == Link::Wait && self.waiting.len() >= MAX_WAITING {
                 self.counters.send_errors += 1;
                 continue;
@@ -326,7 +334,10 @@ impl RawPort {
     fn unreachable(&mut self, dst: IpAddr, roce_v1: bool, paths: &mut Vec<PathEvent>) {
         self.counters.no_route += 1;
         let also = if roce_v1 { "; RoCE v1 crosses no router" } else { "" };
-        let why = format!("no neighbour on {} answers for it{also}", self.interface.name);
+        let why = match self.gone {
+            true => format!("the interface {} is gone", self.interface.name),
+            false => format!("no neighbour on {} answers for it{also}", self.interface.name),
+        };
         paths.push(PathEvent::Unreachable { dst, errno: libc::EHOSTUNREACH, why });
     }
 
@@ -361,33 +372,5 @@ impl RawPort {
             }
         }
         true
-    }
-
-    /// Becomes a member of a multicast group. Of RoCE v2's the kernel tells the routers and switches (IGMP, MLD) and programs
-    /// the interface; RoCE v1 has no such protocol, so only the interface is told.
-    pub fn join(&mut self, group: IpAddr, roce_v1: bool) -> io::Result<()> {
-        if !self.groups.contains(&(group, roce_v1)) {
-            self.member(group, roce_v1, true)?;
-            self.groups.push((group, roce_v1));
-        }
-        Ok(())
-    }
-
-    /// Leaves a group; a group that was never joined is left already.
-    pub fn leave(&mut self, group: IpAddr, roce_v1: bool) {
-        let Some(at) = self.groups.iter().position(|known| *known == (group, roce_v1)) else { return };
-        self.groups.swap_remove(at);
-        if let Err(error) = self.member(group, roce_v1, false) {
-            tracing::debug!(%group, %error, "the membership was gone already");
-        }
-    }
-
-    fn member(&self, group: IpAddr, roce_v1: bool, join: bool) -> io::Result<()> {
-        let index = self.interface.index;
-        match (roce_v1, join) {
-            (true, _) => membership(self.socket.as_fd(), index, MacAddr::for_multicast(group), join),
-            (false, true) => self.holder.join(group, self.local, index),
-            (false, false) => self.holder.leave(group, self.local, index),
-        }
     }
 }

@@ -8,6 +8,7 @@ use everywire_wire::MacAddr;
 use everywire_wire::eth::Ethertype;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
+use super::frame::Tagging;
 use crate::route::Interface;
 use crate::sockopt;
 use crate::udp::{PortOptions, ROCE_V2_PORT};
@@ -15,13 +16,21 @@ use crate::udp::{PortOptions, ROCE_V2_PORT};
 const PACKET_VNET_HDR: i32 = 15;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 
-pub(super) fn packet_socket(interface: &Interface, options: &PortOptions, vlan: u16) -> io::Result<Socket> {
+pub(super) fn packet_socket(
+    interface: &Interface,
+    options: &PortOptions,
+    vlan: Option<Tagging>,
+) -> io::Result<Socket> {
     // No protocol until the filter stands, so that nothing else gets in.
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
     let fd = socket.as_fd();
-    sockopt::attach_filter(fd, &roce_filter(vlan))?;
+    sockopt::attach_filter(fd, &roce_filter(vlan.map_or(0, |vlan| vlan.vid)))?;
     sockopt::set(fd, libc::SOL_PACKET, PACKET_VNET_HDR, 1i32)?;
     sockopt::set(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1i32)?;
+    if vlan.is_some() {
+        // Beside each frame the tag that it had: a capture is to show it.
+        sockopt::set(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1i32)?;
+    }
     let buffer = i32::try_from(options.socket.recv_buffer).unwrap_or(i32::MAX);
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
@@ -50,6 +59,16 @@ pub(super) fn link_address(interface: u32) -> SockAddr {
         *storage.view_as::<libc::sockaddr_ll>() = link;
         SockAddr::new(storage, mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t)
     }
+}
+
+/// The index of the interface that a packet socket is bound to; `None` once that was deleted.
+pub(super) fn bound_to(fd: BorrowedFd<'_>) -> Option<u32> {
+    // SAFETY: all-zero bytes are a valid sockaddr_ll.
+    let mut link: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut len = mem::size_of_val(&link) as libc::socklen_t;
+    // SAFETY: the buffer is as long as `len` says, and any bytes are a valid sockaddr_ll.
+    let result = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut link).cast(), &raw mut len) };
+    (result == 0).then_some(link.sll_ifindex).and_then(|index| u32::try_from(index).ok())
 }
 
 /// Passes RoCE v1, and unfragmented UDP to port 4791, IPv4 and IPv6; of one VLAN, or untagged and with tags that carry only a

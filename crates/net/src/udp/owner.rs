@@ -1,6 +1,6 @@
-//! Who owns a UDP address that cannot be bound, in words.
+//! Who owns a UDP or TCP address that cannot be bound, in words.
 //!
-//! Read first: proc(5) on /proc/net/udp and /proc/PID/fd; facts on several processes on one host: only sockets of one user
+//! Read first: proc(5) on /proc/net/udp, /proc/net/tcp and /proc/PID/fd; facts on several processes on one host: only sockets of one user
 //! can share an address, so another user is simply told who has it.
 //!
 //! It changes nothing and never fails: what cannot be found out is left out of the sentence.
@@ -9,7 +9,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 
-/// One bound UDP socket of this host.
+/// One bound socket of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bound {
     ip: IpAddr,
@@ -20,16 +20,8 @@ struct Bound {
 
 /// A sentence on who holds `wanted`: the process if it can be seen, else the user, else the kernel.
 pub fn describe(wanted: SocketAddr) -> String {
-    let mut bound = Vec::new();
-    for file in ["/proc/net/udp", "/proc/net/udp6"] {
-        if let Ok(text) = fs::read_to_string(file) {
-            bound.extend(text.lines().skip(1).filter_map(parse_line));
-        }
-    }
-    let Some(owner) = bound.iter().find(|socket| conflicts(socket, wanted)) else {
-        return format!(
-            "UDP {wanted} is in use, but no socket on it is listed (another network namespace's proc?)"
-        );
+    let Some(owner) = found_in(["udp", "udp6"], |_| true, |socket| conflicts(socket, wanted)) else {
+        return format!("UDP {wanted} is in use, but no socket on it is listed");
     };
     let what = if owner.ip.is_unspecified() {
         format!("every address of this host at UDP port {} is held", owner.port)
@@ -46,12 +38,62 @@ pub fn describe(wanted: SocketAddr) -> String {
         Some((pid, _)) if pid == std::process::id() => {
             format!("{what} by this very process {pid}, for another device of its own")
         }
-        Some((pid, name)) => format!("{what} by process {pid} ({name}) of user {}", owner.uid),
-        None if owner.uid != own_uid() => {
-            format!("{what} by a process of user {}, which we may not look into", owner.uid)
-        }
-        None => format!("{what} by a process of user {} that we cannot see", owner.uid),
+        process => format!("{what} by {}", holder(process, owner.uid)),
     }
+}
+
+/// A sentence on who listens at a TCP address that cannot be listened at.
+pub fn describe_tcp(wanted: SocketAddr) -> String {
+    // Connections stay on the port of their listener, and keep nobody from listening.
+    let listens = |line: &str| line.split_ascii_whitespace().nth(3) == Some(TCP_LISTEN);
+    let holds = |socket: &Bound| {
+        conflicts(socket, wanted) || wanted.ip().is_unspecified() && socket.port == wanted.port()
+    };
+    match found_in(["tcp", "tcp6"], listens, holds) {
+        Some(owner) => {
+            let (at, who) =
+                (SocketAddr::new(owner.ip, owner.port), holder(process_with(owner.inode), owner.uid));
+            format!("TCP {at} is held by {who}; give another port")
+        }
+        None => format!("TCP {wanted} is in use, but nobody is listed who listens there; give another port"),
+    }
+}
+
+/// The process that holds a socket, as far as it can be seen.
+fn holder(process: Option<(u32, String)>, uid: u32) -> String {
+    match process {
+        Some((pid, _)) if pid == std::process::id() => format!("this very process {pid}"),
+        Some((pid, name)) => format!("process {pid} ({name}) of user {uid}"),
+        None if uid != own_uid() => format!("a process of user {uid}, which we may not look into"),
+        None => format!("a process of user {uid} that we cannot see"),
+    }
+}
+
+/// How often a socket that must be there is looked for.
+const LOOKS: usize = 5;
+
+/// The state of a TCP socket that listens, as /proc/net/tcp writes it.
+const TCP_LISTEN: &str = "0A";
+
+/// The first socket like that which the wanted lines of these tables tell of, in this thread's network namespace. The kernel
+/// writes a table in pieces, and misses sockets while others come and go: what is not found is looked for again.
+fn found_in(
+    tables: [&str; 2],
+    wanted: impl Fn(&str) -> bool,
+    is_it: impl Fn(&Bound) -> bool,
+) -> Option<Bound> {
+    let look = || {
+        let read = |table| fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok();
+        let texts = tables.into_iter().filter_map(read);
+        texts.into_iter().find_map(|text| {
+            text.lines()
+                .skip(1)
+                .filter(|line| wanted(line))
+                .filter_map(parse_line)
+                .find(|socket| is_it(socket))
+        })
+    };
+    (0..LOOKS).find_map(|_| look())
 }
 
 fn conflicts(socket: &Bound, wanted: SocketAddr) -> bool {
@@ -130,6 +172,16 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(text.contains(&format!("process {}", child.id())), "{text}");
+    }
+
+    #[test]
+    fn names_who_listens() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        for wanted in [address, (Ipv4Addr::UNSPECIFIED, address.port()).into()] {
+            let text = describe_tcp(wanted);
+            assert!(text.contains(&format!("TCP {address} is held by this very process")), "{text}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
+use everywire_wire::eth::VlanTag;
+
 use crate::sockopt::{self, Control};
 
 /// Largest datagram, or train of datagrams, that the kernel hands over in one piece; with room for the headers that a
@@ -190,17 +192,32 @@ impl RecvBatch {
 }
 
 impl RecvBatch {
-    /// The pieces of the last [`RecvBatch::receive`] as bytes only, for sockets whose addresses are no Internet ones.
-    pub fn for_each_frame(&mut self, mut each: impl FnMut(&[u8])) {
+    /// The pieces of the last [`RecvBatch::receive`] as bytes only, for sockets whose addresses are no Internet ones; with the
+    /// 802.1Q tag that the kernel has taken out of each, where the socket is to be told (PACKET_AUXDATA).
+    pub fn for_each_frame(&mut self, mut each: impl FnMut(&[u8], Option<VlanTag>)) {
         for slot in 0..self.filled {
             let header = &self.headers[slot];
             if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
                 self.truncated += 1;
                 continue;
             }
-            each(&self.buffers[slot * MAX_TRAIN..][..(header.msg_len as usize).min(MAX_TRAIN)]);
+            let mut messages = self.controls[slot].messages(header.msg_hdr.msg_controllen);
+            let aux =
+                messages.find(|(level, kind, _)| (*level, *kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA));
+            let bytes = &self.buffers[slot * MAX_TRAIN..][..(header.msg_len as usize).min(MAX_TRAIN)];
+            each(bytes, aux.and_then(|(_, _, value)| vlan_tag(value)));
         }
     }
+}
+
+/// The tag in a tpacket_auxdata, if the frame had one.
+fn vlan_tag(aux: &[u8]) -> Option<VlanTag> {
+    const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
+    // Behind the status: the length, what of it was captured, and where the link and network headers are.
+    const TCI_AT: usize = 4 + 4 + 4 + 2 + 2;
+    let status: u32 = sockopt::read(aux)?;
+    let tci = aux.get(TCI_AT..)?.first_chunk().copied().map(u16::from_ne_bytes)?;
+    (status & TP_STATUS_VLAN_VALID != 0).then(|| VlanTag::from_tci(tci))
 }
 
 fn note(received: &mut Received<'_>, level: i32, kind: i32, value: &[u8]) {

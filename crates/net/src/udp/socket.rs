@@ -9,6 +9,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use libc::c_int;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -23,6 +24,10 @@ pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Socket buffer asked for, in bytes; an unprivileged process gets what `net.core.[rw]mem_max` allows.
 pub const DEFAULT_BUFFER: usize = 8 << 20;
+
+/// How often an address in use is tried again, and how long after.
+const BIND_AGAIN: u32 = 25;
+const BIND_PAUSE: Duration = Duration::from_millis(2);
 
 const IPV6_AUTOFLOWLABEL: c_int = 70;
 const IPV6_FLOWINFO_SEND: c_int = 33;
@@ -104,7 +109,7 @@ impl RoceSocket {
             // Several devices of one host may be members: each gets its copy.
             socket.set_reuse_address(true)?;
         }
-        socket.bind(&SockAddr::from(local))?;
+        bind_patiently(&socket, local)?;
         let local = socket.local_addr()?.as_socket().unwrap_or(local);
         Ok(RoceSocket { socket, local, gro, overflows: 0 })
     }
@@ -237,4 +242,16 @@ pub fn needs_scope(ip: IpAddr) -> bool {
 
 fn is_link_local(ip: Ipv6Addr) -> bool {
     ip.segments()[0] & 0xffc0 == 0xfe80
+}
+/// Binds. RoCE's port of a device that this process has just closed may be held for a moment more: by a child that another
+/// thread has forked and that has not come to its exec, which closes what it was born with.
+fn bind_patiently(socket: &Socket, local: SocketAddr) -> io::Result<()> {
+    let again = if local.port() == ROCE_V2_PORT { BIND_AGAIN } else { 0 };
+    for _ in 0..again {
+        match socket.bind(&SockAddr::from(local)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => std::thread::sleep(BIND_PAUSE),
+            outcome => return outcome,
+        }
+    }
+    socket.bind(&SockAddr::from(local))
 }

@@ -232,6 +232,23 @@ fn a_taken_address_names_its_owner_and_a_foreign_one_is_refused() {
     }
 }
 
+/// A child between its fork and its exec holds what has just been closed here for a moment more.
+#[test]
+fn an_address_that_is_given_up_this_moment_can_be_taken() {
+    let ip = loopback();
+    let held = open(ip);
+    let (leaving, left) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            leaving.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+            drop(held);
+        });
+        left.recv().unwrap();
+        drop(open(ip));
+    });
+}
+
 #[test]
 fn a_send_only_socket_hears_nothing() {
     let (mut a, mut b) = (open(loopback()), open(loopback()));

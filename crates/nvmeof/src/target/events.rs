@@ -35,6 +35,8 @@ pub enum TargetEvent {
 pub enum CloseReason {
     /// No Connect came in time.
     NoConnect,
+    /// No Connect had come, all connections were taken, and another host asked for one.
+    Displaced,
     /// No command came within the keep alive timeout.
     KeepAliveExpired,
     /// The host disabled the controller (CC.EN), which deletes its I/O queues.
@@ -53,6 +55,9 @@ impl std::fmt::Display for CloseReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::NoConnect => "no Connect command came in time",
+            Self::Displaced => {
+                "no Connect command had come, and all connections are taken: given up for a newer one"
+            }
             Self::KeepAliveExpired => "the keep alive timer expired",
             Self::ControllerReset => "the host disabled the controller",
             Self::AdminQueueGone => "the admin queue's connection is gone",

@@ -174,13 +174,21 @@ impl Target {
         if request.qid > self.limits.max_io_queues {
             return Err(CmStatus::INVALID_QID);
         }
-        if self.queues.len() >= self.limits.max_connections {
+        if self.queues.len() >= self.limits.max_connections && self.awaiting_connect().next().is_none() {
             return Err(CmStatus::NO_RESOURCES);
         }
         Ok(())
     }
 
-    /// A connection is there, and [`Target::admits`] what its request said. The Connect command must follow.
+    /// The queues that have no Connect command yet.
+    fn awaiting_connect(&self) -> impl Iterator<Item = QueueId> {
+        let awaiting = self.queues.iter().filter(|(_, queue)| queue.phase == Phase::AwaitingConnect);
+        awaiting.map(|(id, _)| *id)
+    }
+
+    /// A connection is there, and [`Target::admits`] what its request said. The Connect command must follow. Where all
+    /// connections are taken, the one that has been without its own for longest has to go: a host that means it sends Connect
+    /// within a round trip, and whoever only connects takes nothing from others.
     pub fn open_queue(
         &mut self,
         now: Instant,
@@ -189,6 +197,11 @@ impl Target {
     ) -> Result<QueueId, CmStatus> {
         self.started.get_or_insert(now);
         self.admits(request)?;
+        if self.queues.len() >= self.limits.max_connections
+            && let Some(oldest) = self.awaiting_connect().min()
+        {
+            self.close(oldest, CloseReason::Displaced);
+        }
         let log = self.peer_log(origin.port_id);
         let id = QueueId::new(self.next_queue);
         self.next_queue += 1;

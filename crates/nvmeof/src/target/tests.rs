@@ -795,6 +795,17 @@ fn limits_bound_connections_and_controllers() {
     let busy = bench.connect(queue, Connect::new(0, 31, 0), &data).status();
     assert_eq!(busy, Status::CONNECT_CONTROLLER_BUSY);
     bench.open(0, 31);
+    bench.events();
+    // Full: the oldest of those without Connect goes for a newer one, and only such.
+    bench.open(0, 31);
+    let events = bench.events();
+    let displaced = TargetEvent::Close { queue, reason: CloseReason::Displaced };
+    assert_eq!(format!("{events:?}"), format!("{:?}", [displaced]));
+    assert_eq!(bench.target.queue_count(), 3);
+    let limits = Limits { max_connections: 2, ..Limits::default() };
+    let mut bench = Bench::with(limits, SubsystemConfig::new(nqn(NQN)).namespace(ram(64)));
+    let (_, cntlid) = bench.admin(NQN, 0);
+    bench.io(cntlid, 1);
     let request = CmRequest { hsqsize: 31, hrqsize: 32, ..Default::default() };
     assert_eq!(bench.target.open_queue(bench.now, origin(), &request), Err(CmStatus::NO_RESOURCES));
 }

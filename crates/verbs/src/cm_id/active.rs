@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use everywire_transport::cm::ib::{ConnectParams, Reject, Reply, Transport, ack_timeout};
+use everywire_transport::cm::ib::{CommId, ConnectParams, Reject, Reply, Transport, ack_timeout};
 use everywire_transport::ib::QpType;
 use everywire_transport::mad::MadPath;
 use everywire_wire::Gid;
@@ -19,6 +19,7 @@ use everywire_wire::cm::RejReason;
 use everywire_wire::ip_cm::{IpCmHeader, PortSpace, service_id};
 
 use super::error::{CmError, CmErrorKind, CmStep};
+use super::events::acceptable_mtu;
 use super::param::{ConnParam, ConnectOptions};
 use super::ports::Bound;
 use super::record::{End, Key, Pending, Record, scope_of, socket_addr};
@@ -152,7 +153,12 @@ impl State {
                 self.mpa_dial(key, pending.traffic_class, &way);
                 Ok(())
             }
-            _ => self.cm_send_req(now, key, pending, &way),
+            _ => {
+                if let Some(record) = self.cm.records.get_mut(key) {
+                    record.again = Some((pending, way));
+                }
+                self.cm_send_req(now, key, pending, &way)
+            }
         });
         if let Err(kind) = sent {
             return self.cm_end(key, End::Failed(kind));
@@ -210,6 +216,28 @@ impl State {
         let comm = self.cm.engine.connect(now, &params).map_err(CmErrorKind::Refused)?;
         self.cm.records.set_comm(key, comm);
         Ok(())
+    }
+
+    /// The peer has rejected the request, whose id is over. Where it says that a smaller path MTU would do, the request goes out
+    /// again with that, once; else the rejection stands, which is false.
+    pub(super) fn cm_smaller_mtu(
+        &mut self,
+        now: Instant,
+        comm: CommId,
+        reason: RejReason,
+        info: &[u8],
+    ) -> bool {
+        let Some(mtu) = acceptable_mtu(reason, info) else { return false };
+        let Some(key) = self.cm.records.of_comm(comm) else { return false };
+        let again = self.cm.records.get_mut(key).and_then(|record| record.again.take());
+        let Some((pending, way)) = again.filter(|(_, way)| mtu < way.mtu.min(self.config.active_mtu)) else {
+            return false;
+        };
+        self.cm.records.take_comm(key);
+        if let Err(kind) = self.cm_send_req(now, key, pending, &Way { mtu, ..way }) {
+            self.cm_end(key, End::Failed(kind));
+        }
+        true
     }
 
     /// REP has come: the queue pair goes to RTS, RTU goes out.

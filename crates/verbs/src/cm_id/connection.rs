@@ -294,9 +294,13 @@ impl State {
         self.cm_modify(qpn, &attr)
     }
 
-    /// To ERR: what was posted is flushed.
+    /// To ERR: what was posted is flushed. Whom the program has taken back to RESET meanwhile is left alone: nothing is posted
+    /// there, and it is to stay as the program wants it.
     pub(super) fn cm_fail_qp(&mut self, qpn: Option<Qpn>) {
         let Some(qpn) = qpn else { return };
+        if self.qps.get(qpn).is_none_or(|entry| entry.qp.state() == QpState::Reset) {
+            return;
+        }
         // Every state leads to ERR, and a queue pair that is gone has nothing to flush.
         let _ = self.modify(qpn, &QpAttr::to(QpState::Err));
     }

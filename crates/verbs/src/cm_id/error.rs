@@ -48,7 +48,7 @@ impl CmStep {
 #[non_exhaustive]
 pub enum CmErrorKind {
     /// The peer rejected (IBTA §12.6.7.2).
-    #[error("rejected by the peer: {reason}. {}", reason.description())]
+    #[error("rejected by the peer: {reason}. {}{}", reason.description(), super::events::most(*reason, info))]
     Rejected {
         /// Its reason.
         reason: RejReason,
@@ -104,6 +104,17 @@ pub enum CmErrorKind {
     /// The network reports that nobody is there.
     #[error("the network reports that the peer cannot be reached")]
     Unreachable,
+    /// The device's own interface is down, has no carrier, or was deleted.
+    #[error("this device's own interface {interface} is down or gone")]
+    LinkDown {
+        /// Its name.
+        interface: String,
+    },
+    /// The peer's host answers that nobody has the port of RoCE v2 open (ICMP port unreachable).
+    #[error(
+        "nobody at that address speaks RoCE v2: its UDP port 4791 is closed (ICMP port unreachable); is the program running?"
+    )]
+    PortUnreachable,
     /// There is no way there.
     #[error("{0}")]
     Route(RouteError),
@@ -147,6 +158,16 @@ pub enum CmErrorKind {
     /// The connection manager refused.
     #[error("{0}")]
     Refused(CmCallError),
+}
+
+impl CmErrorKind {
+    /// Whether it says that there is no way to the peer.
+    pub(super) fn is_no_way(&self) -> bool {
+        let route = |error: &RouteError| {
+            matches!(error, RouteError::NoRoute | RouteError::NotOurSource | RouteError::System(_))
+        };
+        matches!(self, CmErrorKind::Unreachable) || matches!(self, CmErrorKind::Route(error) if route(error))
+    }
 }
 
 impl From<StreamError> for CmErrorKind {
@@ -226,7 +247,8 @@ impl CmError {
     }
 
     /// Whether nobody listens there, as far as the peer or the network can tell: REJ 8, SIDR status 1, a refused TCP
-    /// connection, a port that ICMP calls unreachable, a port of a fabric that nobody has brought up, or that no program is attached to. Somebody may come.
+    /// connection, a port that ICMP calls unreachable, a port of a fabric that nobody has brought up, or that no program is attached to, an
+    /// interface of our own that is down. Somebody may come.
     pub fn is_nobody_there(&self) -> bool {
         match &self.0.kind {
             CmErrorKind::Rejected { reason, .. } => *reason == RejReason::InvalidServiceId,
@@ -234,9 +256,14 @@ impl CmError {
             CmErrorKind::Stream(error) => *error == StreamError::Refused,
             CmErrorKind::Route(error) => matches!(
                 error,
-                RouteError::PortDown | RouteError::NoProgram(_) | RouteError::Administrator(_)
+                RouteError::PortDown
+                    | RouteError::NoLink(_)
+                    | RouteError::NoProgram(_)
+                    | RouteError::NoPath { .. }
+                    | RouteError::Administrator(_)
             ),
-            kind => *kind == CmErrorKind::Unreachable,
+            CmErrorKind::Unreachable | CmErrorKind::PortUnreachable | CmErrorKind::LinkDown { .. } => true,
+            _ => false,
         }
     }
 
@@ -248,12 +275,15 @@ impl CmError {
     /// The number librdmacm would report, positive.
     pub fn errno(&self) -> i32 {
         match &self.0.kind {
-            CmErrorKind::Rejected { .. } | CmErrorKind::NoService { .. } => 111,
+            CmErrorKind::Rejected { .. } | CmErrorKind::NoService { .. } | CmErrorKind::PortUnreachable => {
+                111
+            }
             CmErrorKind::TimedOut { .. }
             | CmErrorKind::Deadline { .. }
             | CmErrorKind::Silence { .. }
             | CmErrorKind::NotAnsweredInTime => 110,
             CmErrorKind::Route(RouteError::NoAnswer | RouteError::NoAdministrator) => 110,
+            CmErrorKind::LinkDown { .. } => 100,
             CmErrorKind::Unreachable | CmErrorKind::PortLost | CmErrorKind::Route(_) => 113,
             CmErrorKind::Stream(error) => error.errno(),
             CmErrorKind::Mpa(Failure::Timeout { .. }) => 110,

@@ -7,6 +7,9 @@ use std::time::Instant;
 
 use everywire_transport::cm::ib::{CmEvent, CommId, Failure};
 
+use everywire_wire::Mtu;
+use everywire_wire::cm::RejReason;
+
 use super::error::{CmErrorKind, DisconnectReason};
 use super::record::End;
 use crate::state::State;
@@ -26,11 +29,14 @@ impl State {
             CmEvent::Established { id, .. } => self.cm_established(now, id),
             CmEvent::Rejected { id, rejection } => {
                 let r = *rejection;
+                if self.cm_smaller_mtu(now, id, r.reason, &r.info) {
+                    return;
+                }
                 let kind =
                     CmErrorKind::Rejected { reason: r.reason, info: r.info, private_data: r.private_data };
                 self.cm_failed(id, kind);
             }
-            CmEvent::Failed { id, failure } => self.cm_failed(id, failure_kind(failure)),
+            CmEvent::Failed { id, failure } => self.cm_failed(id, self.failure_kind(failure)),
             CmEvent::Disconnected { id, cause, .. } => {
                 let Some(key) = self.cm.records.of_comm(id) else { return };
                 self.cm_end(key, End::Closed(DisconnectReason::from_cause(&cause)));
@@ -49,7 +55,7 @@ impl State {
             CmEvent::SidrReply { id, answer } => self.cm_answered(id, *answer),
             CmEvent::SidrFailed { id, failure } => {
                 self.cm_ud_gone(id);
-                self.cm_failed(id, failure_kind(failure));
+                self.cm_failed(id, self.failure_kind(failure));
             }
         }
     }
@@ -79,13 +85,24 @@ impl State {
             self.cm.records.take_comm(key);
         }
     }
+
+    fn failure_kind(&self, failure: Failure) -> CmErrorKind {
+        match failure {
+            Failure::TimedOut { tries, .. } => CmErrorKind::TimedOut { tries },
+            Failure::Unreachable if self.cm.port_unreachable => CmErrorKind::PortUnreachable,
+            Failure::Unreachable => CmErrorKind::Unreachable,
+            Failure::NotAnswered => CmErrorKind::NotAnsweredInTime,
+            Failure::Stale => CmErrorKind::Superseded,
+        }
+    }
 }
 
-fn failure_kind(failure: Failure) -> CmErrorKind {
-    match failure {
-        Failure::TimedOut { tries, .. } => CmErrorKind::TimedOut { tries },
-        Failure::Unreachable => CmErrorKind::Unreachable,
-        Failure::NotAnswered => CmErrorKind::NotAnsweredInTime,
-        Failure::Stale => CmErrorKind::Superseded,
-    }
+/// The path MTU that the peer says would do, of a rejection because of it (IBTA table 110, code 26: 8 bits, an MTU's code).
+pub(super) fn acceptable_mtu(reason: RejReason, info: &[u8]) -> Option<Mtu> {
+    info.first().filter(|_| reason == RejReason::InvalidPathMtu).and_then(|code| Mtu::from_code(*code))
+}
+
+/// The same in words, after those of the reason.
+pub(super) fn most(reason: RejReason, info: &[u8]) -> String {
+    acceptable_mtu(reason, info).map_or_else(String::new, |mtu| format!(": {} bytes at most", mtu.bytes()))
 }

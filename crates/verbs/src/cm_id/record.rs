@@ -17,7 +17,7 @@ use everywire_wire::ip_cm::IpCmHeader;
 use super::error::{CmErrorKind, CmStep, DisconnectReason};
 use super::param::ConnParam;
 use super::ports::Bound;
-use crate::route::RouteToken;
+use crate::route::{RouteToken, Way};
 use crate::waker::WakerSet;
 
 /// Names a record, never again another.
@@ -59,6 +59,8 @@ pub(crate) struct Record {
     /// The service asked for without RDMA/CM.
     pub service_id: Option<u64>,
     pub pending: Option<Pending>,
+    /// What the request was sent with, while it may be sent again with a smaller path MTU.
+    pub again: Option<(Pending, Way)>,
     /// Gives up then; mirrored in [`Records::timers`].
     pub deadline: Option<Instant>,
     /// The caller's time limit, in milliseconds.
@@ -95,6 +97,7 @@ impl Record {
             bound: None,
             service_id: None,
             pending: None,
+            again: None,
             deadline: None,
             millis: None,
             started: None,

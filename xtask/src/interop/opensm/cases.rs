@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::agree;
 use super::fabric::Fabric;
+use super::lanes;
 use super::managers;
 use super::parse;
 use super::routes;
@@ -29,6 +30,8 @@ enum What {
     Reroute,
     /// Ours is master; OpenSM, which is better, takes over and answers the same; ours takes over again when it ends.
     Managers,
+    /// Service levels' lanes and lanes' weights are as the topology says.
+    Lanes,
     /// OpenSM's ways are as long as our subnet manager's, between all hosts.
     Paths { topology: &'static str, engine: &'static str },
 }
@@ -49,6 +52,7 @@ impl Case {
             What::Own { topology, engine } => own(program, folder, topology, engine),
             What::Reroute => reroute(program, folder),
             What::Managers => managers::take_turns(program, folder),
+            What::Lanes => lanes::as_written(program, folder),
             What::Paths { topology, engine } => paths(program, folder, topology, engine),
         }
     }
@@ -82,6 +86,7 @@ pub fn all() -> Vec<Case> {
             What::Managers,
         )
         .in_sample(),
+        Case::new("lanes", "smpquery's sl2vl and vlarb say what [qos] says", What::Lanes).in_sample(),
         Case::new("torus", "the tools on a torus", What::Agree { topology: "torus", engine: "updn" }),
         Case::new(
             "own",

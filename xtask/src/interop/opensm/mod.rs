@@ -6,6 +6,7 @@
 mod agree;
 mod cases;
 mod fabric;
+mod lanes;
 mod managers;
 mod parse;
 mod records;

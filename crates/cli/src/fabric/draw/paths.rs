@@ -12,6 +12,8 @@ pub fn path_table(snapshot: &Snapshot) -> String {
     let names: Vec<&str> = snapshot.hosts().map(|node| node.name.as_str()).collect();
     let wide = names.iter().map(|name| name.len()).max().unwrap_or(1).max(2);
     let by = if snapshot.running { "by the switches' tables" } else { "by the shortest ways" };
+    let routed = snapshot.nodes.iter().any(|node| node.router);
+    let by = if routed { format!("{by}, from subnet to subnet by routers") } else { by.to_owned() };
     let mut out =
         format!("links from the first port of each host to that of each other, {by}\n\n{:wide$}", "");
     for name in &names {

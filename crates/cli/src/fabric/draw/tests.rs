@@ -30,6 +30,21 @@ fn the_table_has_every_cable_and_names_what_is_down() {
     assert_eq!(path_json(&tree)["h1"]["h16"], 4);
 }
 
+/// A router is a way, and no host: four columns, and eight pairs whose ways cross it.
+#[test]
+fn ways_lead_through_routers() {
+    let table = path_table(&example("two-subnets"));
+    for line in ["   a1 a2 b1 b2\n", "a1  0  2  4  4\n", "2 links: 4 pairs\n4 links: 8 pairs\n"] {
+        assert!(table.contains(line), "{line:?}: {table}");
+    }
+    assert!(!table.contains("no way"), "{table}");
+    // Two routers in a row: host, switch, router, switch, router, switch, host.
+    assert_eq!(path_json(&example("three-subnets"))["a2"]["c2"], 6);
+    let mut apart = example("two-subnets");
+    apart.links[5].ends[0].state = State::Down;
+    assert!(path_table(&apart).contains("no way: 8 pairs"), "{}", path_table(&apart));
+}
+
 #[test]
 fn graphviz_takes_the_graph() {
     for name in ["fat-tree-16", "ring", "torus", "written-out"] {

@@ -6,6 +6,7 @@ use everywire_net::fabric_host::snapshot::{EndPort, Link, Neighbour, Node, Snaps
 
 use super::super::run::list;
 use super::levels;
+use crate::words::count;
 
 /// Draws it.
 pub fn text(snapshot: &Snapshot) -> String {
@@ -73,11 +74,6 @@ fn head(out: &mut String, snapshot: &Snapshot) {
     for warning in &snapshot.warnings {
         let _ = writeln!(out, "warning: {warning}");
     }
-}
-
-/// A number of things, in words.
-fn count(number: usize, name: &str, plural: &str) -> String {
-    format!("{number} {name}{}", if number == 1 { "" } else { plural })
 }
 
 fn lid(port: &EndPort) -> String {

@@ -31,6 +31,8 @@ pub const MAX_PATH_PAIRS: usize = 1 << 14;
 pub const MAX_REPORTS: usize = 1 << 14;
 /// The shortest time from a sweep that a trap has asked for to the next.
 pub const MIN_TRAP_SWEEP: Duration = Duration::from_millis(100);
+/// From one warning of a node's wrong keys to the next of that kind.
+pub const KEY_WARNINGS: Duration = Duration::from_secs(10);
 /// The most events that wait for [`super::Sm::poll_event`]; later ones are dropped and counted.
 pub const MAX_EVENTS: usize = 4096;
 /// The most answers to requests and traps that wait for [`super::Sm::poll_transmit`].

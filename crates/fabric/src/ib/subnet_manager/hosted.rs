@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use everywire_wire::mad::class;
+use everywire_wire::smp::codes::port_state;
 use everywire_wire::{Lid, QKey, Qpn};
 
 use super::{Address, GsiAddress, Sm, SmMad};
@@ -20,6 +21,8 @@ pub struct HostedSm {
     /// The manager.
     pub sm: Sm,
     port: PortId,
+    /// The port's state as it was told last.
+    state: u8,
     /// What found the port's queue full.
     waiting: VecDeque<SmMad>,
 }
@@ -27,7 +30,7 @@ pub struct HostedSm {
 impl HostedSm {
     /// Puts a manager at a port, which says so from now on, and starts it.
     pub fn start(now: Instant, sm: Sm, port: PortId, subnet: &mut Subnet) -> HostedSm {
-        let mut hosted = HostedSm { sm, port, waiting: VecDeque::new() };
+        let mut hosted = HostedSm { sm, port, state: subnet.state(port), waiting: VecDeque::new() };
         subnet.set_sm(now, port, true);
         hosted.sm.start(now);
         hosted.drive(now, subnet);
@@ -48,7 +51,20 @@ impl HostedSm {
                 true
             }
             Event::Deliver { port, packet, .. } if *port == self.port => self.handle_packet(now, packet),
+            Event::PortChanged { port, values } if *port == self.port => {
+                self.port_changed(now, values.state);
+                false
+            }
             _ => false,
+        }
+    }
+
+    /// The manager's own cable is back. Whatever changed while it was away is told by nobody: traps went nowhere, and the
+    /// switch at the other end reports to the LID of a manager that it has no way to.
+    fn port_changed(&mut self, now: Instant, state: u8) {
+        let before = std::mem::replace(&mut self.state, state);
+        if state == port_state::INIT && before != port_state::INIT {
+            self.sm.sweep(now);
         }
     }
 

@@ -10,6 +10,7 @@ pub mod config;
 mod election;
 mod hosted;
 mod inventory;
+mod keys;
 pub mod lanes;
 mod lids;
 mod requests;
@@ -121,6 +122,8 @@ pub struct Sm {
     trap_sweep: Option<Instant>,
     /// When the next trap may start a sweep.
     trap_sweep_from: Option<Instant>,
+    /// Until when a LID's traps of one number about wrong keys are not told of again.
+    key_warnings: BTreeMap<(Lid, u16), Instant>,
     /// Nodes as they answer now, while a sweep is on.
     found: Inventory,
     /// Nodes as of the last sweep.
@@ -163,6 +166,7 @@ impl Sm {
             next_sweep: None,
             trap_sweep: None,
             trap_sweep_from: None,
+            key_warnings: BTreeMap::new(),
             found: Inventory::default(),
             known: Inventory::default(),
             map: Map::default(),

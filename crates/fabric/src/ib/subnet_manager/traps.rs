@@ -38,6 +38,7 @@ impl Sm {
         match notice.trap_number {
             trap::LINK_STATE_CHANGED | trap::SYSTEM_IMAGE_GUID_CHANGED => self.sweep_after_trap(now),
             trap::CAPABILITIES_CHANGED => self.capabilities_changed(now, issuer, &notice),
+            trap::BAD_P_KEY | trap::BAD_Q_KEY | trap::SWITCH_BAD_P_KEY => self.wrong_key(now, &notice),
             _ => {}
         }
         let port = self.known.port(issuer.node, issuer.port);

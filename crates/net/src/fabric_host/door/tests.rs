@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use everywire_fabric::ib::mad_packet::MadRoute;
-use everywire_wire::{Lid, MAD_LEN, Mtu, Qpn};
+use everywire_wire::mad::{class, method};
+use everywire_wire::{Lid, MAD_LEN, Mtu, PKey, QKey, Qpn};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair};
 
 use super::super::tests::{PATIENCE, plan, start, wait_for};
@@ -123,6 +124,38 @@ fn a_packet_in_anothers_name_goes_nowhere() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(numbers, [3]);
+}
+
+/// A key that does not fit, from one program to another: the port counts it, and the manager hears of it and tells, be it a
+/// MAD that the port's agent refuses at QP1, what the program's queue pair has dropped, or a partition that the switch refuses.
+#[test]
+fn wrong_keys_are_told_of_by_the_subnet_manager() {
+    let (fabric, events) = start(plan("keys"), &FabricOptions::default());
+    wait_for(&events, |event| *event == FabricEvent::Ready);
+    // The manager is at h1.
+    let (mut sender, mine) = FabricPort::attach(fabric.name(), "h1/1").unwrap();
+    let (mut receiver, theirs) = FabricPort::attach(fabric.name(), "h2/1").unwrap();
+    let services = MadRoute::services(mine.port.lid, theirs.port.lid, 0);
+    let mut perf = [0; MAD_LEN];
+    (perf[0], perf[1], perf[2], perf[3]) = (1, class::PERF_MGT, 1, method::GET);
+    let told = |words: [&str; 3]| {
+        wait_for(&events, |event| match event {
+            FabricEvent::SubnetManager { text, warning, .. } => {
+                *warning && words.iter().all(|w| text.contains(w))
+            }
+            _ => false,
+        });
+    };
+    let at_qp1 = MadRoute { qkey: QKey(0x4321), ..services }.packet(&perf);
+    assert_eq!(sender.send(std::iter::once(&at_qp1[..])), 1);
+    told(["h2 (LID", "Q_Key 0x00004321", "from h1 (LID"]);
+    let apart = MadRoute { pkey: PKey(0x9234), ..services }.packet(&perf);
+    assert_eq!(sender.send(std::iter::once(&apart[..])), 1);
+    told(["s1 (LID", "P_Key 0x9234", "from h1 (LID"]);
+    // A packet of a queue pair with the wrong P_Key, which no switch saw to: the program tells.
+    let dropped = MadRoute { pkey: PKey(0x8765), dest_qp: Qpn::new(0x77), ..services }.packet(&perf);
+    receiver.report_wrong_key(false, &dropped[..60]);
+    told(["h2 (LID", "P_Key 0x8765", "queue pair 0x77"]);
 }
 
 #[test]

@@ -284,9 +284,19 @@ impl Plan {
 
     fn no_such_node(&self, name: &str) -> String {
         const SHOWN: usize = 6;
-        let names: Vec<&str> = self.nodes().take(SHOWN).map(|node| self.name_of(node)).collect();
-        let more = if self.hosts.len() + self.switches.len() > SHOWN { ", …" } else { "" };
-        format!("{name:?} is no host or switch; there are {}{more}", names.join(", "))
+        let list = |kind: &str, names: Vec<&str>| {
+            let more = if names.len() > SHOWN { ", …" } else { "" };
+            let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+            (!names.is_empty()).then(|| format!("the {kind} {shown}{more}"))
+        };
+        let hosts = |router| {
+            let those = self.hosts.iter().filter(move |host| host.router == router);
+            those.map(|host| host.name.as_str()).collect()
+        };
+        let switches = self.switches.iter().map(|switch| switch.name.as_str()).collect();
+        let lists = [("hosts", hosts(false)), ("routers", hosts(true)), ("switches", switches)];
+        let lists: Vec<String> = lists.into_iter().filter_map(|(kind, names)| list(kind, names)).collect();
+        format!("{name:?} is no host or switch; there are {}", lists.join(", and "))
     }
 
     /// The cable at a port, and its other end.

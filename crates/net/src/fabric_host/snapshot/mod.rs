@@ -2,9 +2,10 @@
 //!
 //! A plan gives one too, of a fabric that does not run yet: then there are no LIDs, no tables, and no states.
 
+mod paths;
 pub(super) mod running;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -242,44 +243,6 @@ impl Snapshot {
         out.iter_mut().for_each(|list| list.sort_by_key(|neighbour| neighbour.port));
         out
     }
-
-    /// Links between every two nodes by the shortest way that does not pass through a host; `None` where there is no way.
-    pub fn distances(&self, from: usize) -> Vec<Option<u32>> {
-        distances(&self.nodes, &self.neighbours(), from)
-    }
-
-    /// Links on the way between the first ports of hosts: by the switches' tables where the fabric runs, the shortest else.
-    /// Rows and columns are hosts in order.
-    pub fn path_lengths(&self) -> Vec<Vec<Option<u32>>> {
-        let neighbours = self.neighbours();
-        let hosts: Vec<usize> = (0..self.nodes.len()).filter(|&index| !self.nodes[index].switch).collect();
-        let row = |&from: &usize| -> Vec<Option<u32>> {
-            if self.running {
-                return hosts.iter().map(|&to| self.walk(&neighbours, from, to)).collect();
-            }
-            let all = distances(&self.nodes, &neighbours, from);
-            hosts.iter().map(|&to| all[to]).collect()
-        };
-        hosts.iter().map(row).collect()
-    }
-
-    /// Follows the tables.
-    fn walk(&self, neighbours: &[Vec<Neighbour>], from: usize, to: usize) -> Option<u32> {
-        if from == to {
-            return Some(0);
-        }
-        let lid = self.nodes[to].end_ports.first()?.lid;
-        let (mut at, mut links) = (neighbours[from].first()?.node, 1);
-        while at != to {
-            let port = *self.nodes[at].forwarding.get(usize::from(lid))?;
-            at = neighbours[at].iter().find(|neighbour| neighbour.port == port)?.node;
-            links += 1;
-            if lid == 0 || links > self.nodes.len() as u32 {
-                return None;
-            }
-        }
-        Some(links)
-    }
 }
 
 /// A link as one of its nodes sees it.
@@ -293,26 +256,6 @@ pub struct Neighbour {
     pub node: usize,
     /// Its port.
     pub peer_port: u8,
-}
-
-fn distances(nodes: &[Node], neighbours: &[Vec<Neighbour>], from: usize) -> Vec<Option<u32>> {
-    let mut found = vec![None; nodes.len()];
-    found[from] = Some(0);
-    let mut queue = VecDeque::from([from]);
-    while let Some(at) = queue.pop_front() {
-        // Hosts do not forward.
-        if at != from && !nodes[at].switch {
-            continue;
-        }
-        let next = found[at].map(|links: u32| links + 1);
-        for neighbour in &neighbours[at] {
-            if found[neighbour.node].is_none() {
-                found[neighbour.node] = next;
-                queue.push_back(neighbour.node);
-            }
-        }
-    }
-    found
 }
 
 fn planned_node(plan: &Plan, node: NodeRef) -> Node {

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use everywire_verbs::rt::{Notify, Semaphore};
 use everywire_verbs::{Access, MemoryRegion};
@@ -15,7 +15,9 @@ use super::parts::MAX_ENTRIES;
 use super::queue::{Data, HostQueue, Open};
 use super::{Environment, InitiatorOptions};
 use crate::Nqn;
-use crate::pdu::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter, PropertyGet, PropertySet};
+use crate::pdu::fabrics::{
+    CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter, PropertyGet, PropertySet, connect_at,
+};
 use crate::pdu::identify::{IDENTIFY_LEN, IdentifyController};
 use crate::pdu::log::LogRequest;
 use crate::pdu::properties::*;
@@ -25,7 +27,7 @@ use crate::pdu::{AdminOpcode, Cqe, Sqe, Status, features};
 const ADMIN_ENTRIES: u16 = 32;
 /// Largest admin transfer here, in bytes.
 pub(super) const ADMIN_BUFFER: usize = 64 << 10;
-/// How long an admin command may take.
+/// How long an admin command may take, unless the whole of which it is part ends earlier.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a controller may take to shut down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,10 +48,12 @@ pub(super) struct Association {
     buffer: MemoryRegion,
     /// One admin command with data at a time.
     buffer_free: Semaphore,
+    /// When connecting, or disconnecting, has to be over, and the time that it was given.
+    bound: Cell<Option<(Instant, Duration)>>,
 }
 
 impl Association {
-    /// Connects to `subsystem` with up to `io_queues` I/O queues (0 for a discovery controller).
+    /// Connects, within a time that goes on until [`Association::is_made`], to `subsystem` with up to `io_queues` I/O queues (0 for a discovery controller).
     pub(super) async fn connect(
         env: &Rc<Environment>,
         options: &InitiatorOptions,
@@ -62,7 +66,9 @@ impl Association {
         let buffer =
             env.pd.register(ADMIN_BUFFER, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE);
         let buffer = buffer.map_err(|error| who.error("registering memory", error))?;
+        let until = env.rt.now() + options.connect_timeout;
         let open = |qid, entries| Open {
+            timeout: until.saturating_duration_since(env.rt.now()),
             rt: &env.rt,
             device: &env.device,
             pd: &env.pd,
@@ -83,6 +89,7 @@ impl Association {
             in_capsule: 0,
             buffer,
             buffer_free: Semaphore::new(1),
+            bound: Cell::new(Some((until, options.connect_timeout))),
         };
         let made = association.establish(options, io_queues, &open).await;
         if let Err(error) = made {
@@ -155,8 +162,8 @@ impl Association {
         let cqe = self.timed(queue, STEP, sqe, self.region(ConnectData::LEN)).await?;
         let status = cqe.status();
         if status.code() == Status::CONNECT_INVALID_PARAMETERS {
-            let parameter = InvalidParameter::from_cqe(&cqe);
-            return Err(queue.who.error(STEP, NvmeErrorKind::Parameter { status, parameter }));
+            let kind = refused(queue.qid, cntlid, status, InvalidParameter::from_cqe(&cqe));
+            return Err(queue.who.error(STEP, kind));
         }
         let cqe = queue.who.check(STEP, cqe)?;
         if cqe.dword0() >> 16 != 0 {
@@ -215,14 +222,23 @@ impl Association {
         sqe: Sqe,
         data: Data<'_>,
     ) -> Result<Cqe, NvmeError> {
-        match self.env.rt.timeout(ADMIN_TIMEOUT, queue.submit(sqe, data)).await {
+        let (end, given) = match self.bound.get() {
+            Some((until, given)) => (until.saturating_duration_since(self.env.rt.now()), given),
+            None => (ADMIN_TIMEOUT, ADMIN_TIMEOUT),
+        };
+        match self.env.rt.timeout(end, queue.submit(sqe, data)).await {
             Ok(Ok(cqe)) => Ok(cqe),
             Ok(Err(kind)) => Err(queue.who.error(step, kind)),
             Err(_) => {
-                queue.fail(format!("{step}: no answer within {ADMIN_TIMEOUT:?}"));
-                Err(queue.who.error(step, NvmeErrorKind::Timeout(ADMIN_TIMEOUT)))
+                queue.fail(format!("{step}: no answer within {given:?}"));
+                Err(queue.who.error(step, NvmeErrorKind::Timeout(given)))
             }
         }
+    }
+
+    /// All of connecting is done: what follows has its own time.
+    pub(super) fn is_made(&self) {
+        self.bound.set(None);
     }
 
     /// An admin command; an unsuccessful status is an error.
@@ -287,6 +303,7 @@ impl Association {
     /// Disconnects in order. Confirmations are waited for at the end: one that is lost takes seconds to come, and no Keep
     /// Alive is sent any more.
     pub(super) async fn close(&self) -> Result<(), NvmeError> {
+        self.bound.set(Some((self.env.rt.now() + SHUTDOWN_TIMEOUT, SHUTDOWN_TIMEOUT)));
         let ended: Vec<_> = self.io.iter().map(|queue| queue.close()).collect();
         let step = "shutting the controller down";
         let shut = async {
@@ -302,7 +319,39 @@ impl Association {
     }
 }
 
+/// What a refused parameter of Connect means. The controller identifier of an I/O queue is the one that the controller has just
+/// given: it knows it no more when the association has ended meanwhile, as over a link that was away for a moment.
+fn refused(qid: u16, cntlid: u16, status: Status, parameter: InvalidParameter) -> NvmeErrorKind {
+    match parameter == InvalidParameter::data(connect_at::DATA_CNTLID) && qid != 0 {
+        true => NvmeErrorKind::ControllerGone(cntlid),
+        false => NvmeErrorKind::Parameter { status, parameter },
+    }
+}
+
 /// Dword 10 of Identify.
 pub(super) fn identify_cns(cns: u8) -> u32 {
     cns.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_that_its_target_knows_no_more_is_gone() {
+        let status = Status::CONNECT_INVALID_PARAMETERS.dnr();
+        let of = |qid, at| refused(qid, 7, status, InvalidParameter::data(at));
+        let who = Who {
+            local: None,
+            remote: "192.0.2.1:4420".parse().unwrap(),
+            interface: None,
+            subsystem: Nqn::discovery(),
+        };
+        let gone = who.error("Connect", of(1, connect_at::DATA_CNTLID));
+        assert!(matches!(*gone.kind, NvmeErrorKind::ControllerGone(7)) && !gone.is_permanent());
+        assert!(gone.to_string().contains("controller 7 is gone"), "{gone}");
+        for (qid, at) in [(0, connect_at::DATA_CNTLID), (1, connect_at::DATA_SUBNQN)] {
+            assert!(who.error("Connect", of(qid, at)).is_permanent());
+        }
+    }
 }

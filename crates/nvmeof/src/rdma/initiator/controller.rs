@@ -84,7 +84,10 @@ impl Controller {
             namespaces: RefCell::default(),
         });
         let controller = Self(Rc::new(Handle(inner.clone())));
-        inner.scan(&association).await?;
+        if let Err(error) = inner.scan(&association).await {
+            association.abandon("namespaces could not be read");
+            return Err(error);
+        }
         inner.enliven(Rc::new(association));
         rt.spawn(inner.supervise());
         Ok(controller)
@@ -150,6 +153,7 @@ impl Controller {
 
 impl Inner {
     fn enliven(self: &Rc<Self>, association: Rc<Association>) {
+        association.is_made();
         *self.state.borrow_mut() = State::Live(association.clone());
         self.changed.notify_waiters();
         self.env.rt.spawn(self.clone().keep_alive(association.clone()));

@@ -33,6 +33,9 @@ pub enum NvmeErrorKind {
         /// Which one.
         parameter: InvalidParameter,
     },
+    /// The controller has ended the association before all of its queues were connected.
+    #[error("controller {0} is gone: its association ended while it was being connected")]
+    ControllerGone(u16),
     /// The device refused.
     #[error("{0}")]
     Verbs(#[from] VerbsError),

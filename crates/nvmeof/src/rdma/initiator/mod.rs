@@ -59,6 +59,8 @@ pub struct InitiatorOptions {
     pub keep_alive: Option<Duration>,
     /// A command without an answer for this long means that the controller is lost.
     pub io_timeout: Duration,
+    /// How long connecting to a controller may take in all, until its namespaces are known.
+    pub connect_timeout: Duration,
     /// How long a lost controller is tried before commands fail; zero never reconnects.
     pub loss_timeout: Duration,
     /// READs that the controller may have outstanding on a queue.
@@ -73,6 +75,7 @@ impl Default for InitiatorOptions {
             queue_entries: 128,
             keep_alive: Some(Duration::from_secs(5)),
             io_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
             loss_timeout: Duration::from_secs(600),
             rd_atomic: 16,
         }

@@ -27,9 +27,6 @@ use crate::pdu::{Cqe, Field, Keyed, Sgl, Sqe};
 const BATCH: usize = 64;
 /// What a send's work request id says besides its slot.
 const TAG_SEND: u64 = 1 << 32;
-/// How long making one connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Queue pairs that are tried with a controller that still has a connection of another process with the same number.
 const QUEUE_PAIRS: usize = 5;
 
@@ -93,6 +90,8 @@ pub(super) struct Open<'a> {
     /// Entries, 1-based.
     pub(super) entries: u16,
     pub(super) rd_atomic: u8,
+    /// How long it may take.
+    pub(super) timeout: Duration,
     pub(super) trouble: &'a Notify,
 }
 
@@ -332,7 +331,7 @@ async fn connect(open: &Open<'_>) -> Result<(Made, Connection), Failed> {
         initiator_depth: 0,
         ..ConnParam::with_private_data(private.emit())
     };
-    let options = ConnectOptions::new(open.who.remote, &made.qp).param(param).timeout(CONNECT_TIMEOUT);
+    let options = ConnectOptions::new(open.who.remote, &made.qp).param(param).timeout(open.timeout);
     let options = match open.who.local {
         Some(local) => options.src(std::net::SocketAddr::new(local.ip(), 0)),
         None => options,

@@ -226,6 +226,8 @@ impl Prepared {
     fn completed(self, shared: Rc<Shared>, connection: everywire_verbs::Connection) {
         let opened =
             shared.target.borrow_mut().open_queue(shared.rt.now(), self.origin.clone(), &self.wanted);
+        // Another may have to go for it.
+        shared.dispatch();
         match opened {
             Ok(id) => Connection::start(shared, id, self.qp, connection, self.parts),
             // Others came in between. The last handle disconnects.

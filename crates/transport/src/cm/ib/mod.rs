@@ -143,6 +143,9 @@ impl Cm {
     /// How often a message has been sent that nothing has come back for, and how long after one another; `None` where none is
     /// out.
     pub fn unanswered(&self, id: CommId) -> Option<(u8, Duration)> {
+        if let Some(asked) = self.sidrs.unanswered(id) {
+            return Some(asked);
+        }
         let conn = self.conns.get(id).filter(|conn| conn.deadline.is_some() && conn.mras == 0)?;
         let waits = matches!(conn.state, State::ReqSent | State::RepSent);
         waits.then(|| ((conn.retries - conn.retries_left.min(conn.retries)).saturating_add(1), conn.interval))

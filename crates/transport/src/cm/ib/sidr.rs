@@ -55,6 +55,16 @@ impl Sidrs {
         self.by_id.len() + self.by_remote.len() + self.timers.len()
     }
 
+    /// How often a request of ours has been sent, and how long after one another.
+    pub fn unanswered(&self, id: CommId) -> Option<(u8, Duration)> {
+        match self.by_id.get(&id)?.side {
+            Side::Asked { interval, retries, retries_left, .. } => {
+                Some(((retries - retries_left).saturating_add(1), interval))
+            }
+            Side::Asking { .. } => None,
+        }
+    }
+
     fn insert(&mut self, id: CommId, sidr: Sidr) {
         self.timers.insert((sidr.deadline, id));
         if let Side::Asking { remote_id, .. } = sidr.side {

@@ -1,6 +1,6 @@
 //! Connections from the program's side: made, refused, lost, ended, in every order.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -431,14 +431,55 @@ fn unreachable() {
     let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
     let listener = listener(&world);
     let (connection, _accepted) = connected(&mut world, &listener, &a, &b);
-    let connecting = world.a.connect(ConnectOptions::new(addr(B, PORT + 1), &a.qp()));
     world.lose = Box::new(|_, _| true);
-    world.drain();
-    world.a.drive().unreachable(world.now, B.parse().unwrap(), Unreachable::TooBig(1400));
-    world.a.drive().unreachable(world.now, B.parse().unwrap(), Unreachable::Port);
-    let error = world.run(connecting).unwrap_err();
-    assert_eq!((error.kind(), error.errno()), (&CmErrorKind::Unreachable, 113));
+    for (why, kind, errno, words) in [
+        (Unreachable::Port, CmErrorKind::PortUnreachable, 111, "is the program running?"),
+        (Unreachable::Host, CmErrorKind::Unreachable, 113, "the peer cannot be reached"),
+    ] {
+        let connecting = world.a.connect(ConnectOptions::new(addr(B, PORT + 1), &a.qp()));
+        world.drain();
+        world.a.drive().unreachable(world.now, B.parse().unwrap(), Unreachable::TooBig(1400));
+        world.a.drive().unreachable(world.now, B.parse().unwrap(), why);
+        let error = world.run(connecting).unwrap_err();
+        assert_eq!((error.kind(), error.errno()), (&kind, errno));
+        assert!(error.is_nobody_there() && error.to_string().contains(words), "{error}");
+    }
     assert_eq!(connection.closed_reason(), None);
+}
+
+/// The way would carry more than the peer takes, as between interfaces with MTUs of 9000 and 1500: it says what would do, and gets
+/// that. Without a number the rejection stands.
+#[test]
+fn a_path_mtu_that_the_peer_does_not_take() {
+    let smaller = DeviceConfig { active_mtu: Mtu::M1024, ..config(B, 2) };
+    let mut world = World::with(DeviceConfig { active_mtu: Mtu::M4096, ..config(A, 1) }, smaller);
+    world.route = Ok(9000);
+    let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
+    let listener = listener(&world);
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let seen = asked.clone();
+    world.lose = Box::new(move |_, bytes| {
+        if let Some(CmMessage::Req(req)) = mad(bytes).map(|mad| mad.message) {
+            seen.borrow_mut().push(Mtu::from_code(req.path_mtu).unwrap().bytes());
+        }
+        false
+    });
+    let (connection, accepted) = connected(&mut world, &listener, &a, &b);
+    assert_eq!(world.log, ["REQ", "REJ 26", "REQ", "REP", "RTU"]);
+    assert_eq!(*asked.borrow(), [4096, 1024]);
+    let (ours, peers) = world.join(connection.disconnect(), accepted.closed());
+    assert_eq!((ours, peers), (DisconnectReason::Local, DisconnectReason::Peer));
+
+    let rejected = |info: Vec<u8>| {
+        let (reason, private_data) = (RejReason::InvalidPathMtu, Vec::new());
+        CmErrorKind::Rejected { reason, info, private_data }.to_string()
+    };
+    assert!(
+        rejected(vec![3]).ends_with("cannot take packets of this MTU: 1024 bytes at most"),
+        "{}",
+        rejected(vec![3])
+    );
+    assert!(rejected(vec![0]).ends_with("cannot take packets of this MTU"));
 }
 
 /// The communication id of the next REQ that `world`'s wire carries, as it comes by.
@@ -540,6 +581,20 @@ fn queue_pairs_that_cannot_be_connected() {
             taken.next_request().await.unwrap().accept(&theirs, ConnParam::default()).await
         });
     again.unwrap();
+}
+
+/// Whoever takes a connected queue pair back to RESET has it there: the parting that follows does not move it to ERR.
+#[test]
+fn a_queue_pair_in_reset_stays_there() {
+    let mut world = World::new();
+    let listener = listener(&world);
+    let (a, b) = (Kit::new(&world.a), Kit::new(&world.b));
+    let (connection, accepted) = connected(&mut world, &listener, &a, &b);
+    let qp = connection.qp().clone();
+    qp.modify(&QpAttr::to(QpState::Reset)).unwrap();
+    world.join(connection.disconnect(), accepted.closed());
+    world.drain();
+    assert_eq!(qp.state(), QpState::Reset);
 }
 
 /// A peer that is no rdma_cm: its private data carry no IP header.

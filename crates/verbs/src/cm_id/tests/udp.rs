@@ -104,7 +104,7 @@ fn refusals() {
             async move { asked.await.unwrap_err().kind().clone() }
         },
     );
-    assert_eq!(one, CmErrorKind::Deadline { millis: 30_000 });
+    assert_eq!(one, CmErrorKind::Silence { millis: 30_000, tries: 7, every_millis: 4294 });
     assert!(matches!(two, CmErrorKind::NoService { status: SidrStatus::NoQp, .. }), "{two:?}");
     // The one that was never taken runs out.
     world.run_out();

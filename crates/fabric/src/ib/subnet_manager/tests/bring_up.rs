@@ -225,6 +225,21 @@ fn a_link_pulled_under_traffic_is_routed_round_within_milliseconds() {
     assert!(bench.is_up() && bench.events.iter().any(|e| matches!(e, SmEvent::LinkLost { .. })));
 }
 
+/// Nobody can tell the manager that its own cable is back but its own port; the next look round may be 10 s away.
+#[test]
+fn a_manager_looks_round_when_its_own_cable_is_back() {
+    let mut bench = Bench::up(Topology::ring(4).unwrap(), |_| {});
+    let own = bench.host(0);
+    let ends = |bench: &Bench, link: &LinkId| bench.subnet.ends(*link).unwrap().contains(&own);
+    let link = *bench.links.iter().find(|link| ends(&bench, link)).unwrap();
+    bench.subnet.link_down(bench.now, link).unwrap();
+    bench.run(Duration::from_secs(25));
+    bench.subnet.link_up(bench.now, link).unwrap();
+    bench.run(Duration::from_secs(1));
+    assert_eq!(bench.subnet.state(own), port_state::ACTIVE);
+    bench.all_pairs();
+}
+
 #[test]
 fn a_large_fabric_comes_up_in_less_than_a_second() {
     let mut bench = Bench::new(Topology::fat_tree(648, 36).unwrap());
