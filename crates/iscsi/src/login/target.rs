@@ -381,7 +381,14 @@ impl Entered {
     /// What a target says of its own accord, once.
     fn declare(&mut self) -> Pairs {
         let rdma = self.negotiation.value(Key::RDMAExtensions) == "Yes";
-        let key = if rdma { Key::MaxOutstandingUnexpectedPDUs } else { Key::MaxRecvDataSegmentLength };
+        let key = match rdma {
+            // open-iscsi ends a login at the first key that it does not know: this one is told to those who know it.
+            true if self.negotiation.is_settled(Key::MaxOutstandingUnexpectedPDUs) => {
+                Key::MaxOutstandingUnexpectedPDUs
+            }
+            true => return Pairs::new(),
+            false => Key::MaxRecvDataSegmentLength,
+        };
         self.negotiation.offer(key).into_iter().collect()
     }
 }
