@@ -207,6 +207,40 @@ fn a_fast_path_with_losses_is_not_slowed() {
     assert!(paced.0 <= unpaced.0 * 5 / 4 && paced.1 < unpaced.1, "{paced:?}, not {unpaced:?}");
 }
 
+/// An ACK stays behind paced answers, and leaves with the last of them: every wake-up brings it nearer.
+#[test]
+fn an_acknowledgement_waits_for_paced_answers_and_no_longer() {
+    let mut reader = Reader::new(SLOW, 0, true);
+    reader.run();
+    let mut burst = Burst::new(64);
+    reader.ask(READS * READ);
+    let bth = Bth {
+        opcode: Opcode::RC_SEND_ONLY,
+        mig_req: true,
+        pkey: PKey::DEFAULT,
+        dest_qp: Qpn::new(QPNS[0]),
+        ack_req: true,
+        psn: reader.first.add((READS + 1) * READ),
+        ..Bth::default()
+    };
+    let bench = &mut reader.bench;
+    bench.nodes[0].recv(1, 0, 64);
+    bench.forge(0, &RocePacket { bth, ..RocePacket::default() });
+    let (start, mut sent, mut wakes) = (bench.now, Vec::new(), 0);
+    loop {
+        let node = &mut bench.nodes[0];
+        while node.qp.poll_transmit(&mut node.env, bench.now, &mut burst) {
+            sent.extend(burst.segments().map(|s| RocePacket::parse(s).unwrap().bth.opcode));
+        }
+        let Some(at) = node.qp.poll_timeout() else { break };
+        assert!(at > bench.now, "it spins");
+        (bench.now, wakes) = (at, wakes + 1);
+    }
+    assert_eq!((sent.len(), sent.last()), (READ as usize + 1, Some(&Opcode::RC_ACK)));
+    let took = bench.now - start;
+    assert!(took > 10 * MS && took < 400 * MS && wakes <= READ, "{took:?}, {wakes} wake-ups");
+}
+
 const MS: Duration = Duration::from_millis(1);
 
 fn mark(psn: u32, at: Instant) -> Mark {
