@@ -11,7 +11,7 @@ mod server;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use everywire_verbs::rt::{Either, select};
+use everywire_verbs::rt::Rt;
 use everywire_verbs::{
     Access, Completion, Connection, Cq, MemoryRegion, Pd, Qp, QpCaps, QpInit, QpType, RKey, RecvWr, Remote,
     SendOp, SendWr, VerbsError, WcStatus,
@@ -20,7 +20,7 @@ use everywire_verbs::{
 use crate::device::DeviceArgs;
 use crate::error::{self, CliError};
 use crate::peer::PeerName;
-use crate::probe::{self, Clock};
+use crate::probe;
 
 /// The port of rping.
 pub const DEFAULT_PORT: u16 = 7174;
@@ -129,7 +129,7 @@ struct Endpoint {
     ready: Vec<Completion>,
     /// The client's turn, for errors.
     turn: Option<u32>,
-    clock: Clock,
+    rt: Rt,
     /// A question whether the peer is there has not been answered.
     asked: bool,
     /// When something was last heard of the peer, or sent to it.
@@ -138,7 +138,7 @@ struct Endpoint {
 
 impl Endpoint {
     /// A queue pair in INIT with its first receive posted; `who` names both ends in errors.
-    fn new(pd: &Pd, who: String) -> Result<Endpoint, CliError> {
+    fn new(rt: &Rt, pd: &Pd, who: String) -> Result<Endpoint, CliError> {
         let verbs = |e: VerbsError| CliError::failed(format_args!("{who}: {e}"));
         let cq = pd.device().create_cq(QUEUE_DEPTH * 2).map_err(verbs)?;
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
@@ -153,7 +153,7 @@ impl Endpoint {
             connection: None,
             ready: Vec::new(),
             turn: None,
-            clock: Clock::start(),
+            rt: rt.clone(),
             asked: false,
             heard: Instant::now(),
         };
@@ -224,17 +224,11 @@ impl Endpoint {
     /// there; that it is not ends the wait, as an error's completion.
     async fn next(&mut self) -> Result<Completion, CliError> {
         loop {
-            // The first tick may come at once.
-            let quiet = async {
-                self.clock.tick().await;
-                self.clock.tick().await;
-            };
-            let waited = select(self.cq.wait(&mut self.ready, 1), std::pin::pin!(quiet)).await;
-            match waited {
-                Either::First(waited) => {
+            match self.rt.timeout(probe::SILENCE, self.cq.wait(&mut self.ready, 1)).await {
+                Ok(waited) => {
                     waited.map_err(|e| CliError::failed(format_args!("{}: {e}", self.who)))?;
                 }
-                Either::Second(()) => {
+                Err(_) => {
                     self.ask();
                     continue;
                 }

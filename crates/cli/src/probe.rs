@@ -5,13 +5,17 @@
 //! C9-88: without a payload the R_Key is not checked) and the program there notices nothing, but the transport sends it again
 //! until it is acknowledged, and in the end gives the connection up. iWARP needs no question: TCP has a keepalive, and a killed
 //! process closes its connection.
+//!
+//! On an unreliable connection (UC) nothing is acknowledged. There the peer's connection manager is asked, for a datagram service
+//! that nobody has: it answers, with a refusal (IBTA §12.11.2.3), as long as the device is there. It knows nothing of queue pairs,
+//! so that another program which has opened the same device since then answers as well.
 
-use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use everywire_verbs::{Qp, QpType, RKey, Remote, SendOp, SendWr, Wire};
-use tokio::sync::Notify;
+use everywire_verbs::{CmErrorKind, Pd, Qp, QpType, RKey, Remote, ResolveOptions, SendOp, SendWr, Wire};
+
+use crate::error::CliError;
 
 /// How long a peer may be silent until it is asked.
 pub const SILENCE: Duration = Duration::from_secs(2);
@@ -20,6 +24,9 @@ pub const TOKEN: u64 = u64::MAX;
 /// Local ACK timeout of connections that somebody watches, 4.096 µs · 2^18 = 1.07 s: eight transmissions are given up after
 /// 8.6 s, less than a client's patience while it connects. 19, which Linux has, makes 17 s of it.
 pub const ACK_TIMEOUT: u8 = 18;
+
+/// How long the answer of a connection manager is waited for, as long as RC waits for an acknowledgement.
+const ANSWER: Duration = Duration::from_millis(8600);
 
 /// The question, signaled; `None` where there is none to ask: TCP asks by itself, and without acknowledgements nobody answers.
 pub fn question(qp: &Qp) -> Option<SendWr> {
@@ -34,29 +41,16 @@ pub fn ask(qp: &Qp) {
     }
 }
 
-/// A clock that ticks every [`SILENCE`], on any executor, until it is dropped.
-pub struct Clock {
-    ticks: Arc<Notify>,
-    _done: Sender<()>,
-}
-
-impl Clock {
-    /// Starts it; without a thread for it, it stands still, and nobody is asked.
-    pub fn start() -> Clock {
-        let ticks = Arc::new(Notify::new());
-        let (done, is_done) = channel::<()>();
-        let notify = ticks.clone();
-        let run = move || {
-            while is_done.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
-                notify.notify_waiters();
-            }
-        };
-        let _ = std::thread::Builder::new().spawn(run);
-        Clock { ticks, _done: done }
-    }
-
-    /// Waits for the next tick.
-    pub async fn tick(&self) {
-        self.ticks.notified().await;
+/// Waits for the answer of the connection manager at `peer`, whatever it says.
+///
+/// # Errors
+/// None came.
+pub async fn ask_manager(pd: &Pd, peer: SocketAddr) -> Result<(), CliError> {
+    let options = ResolveOptions { timeout: Some(ANSWER), ..ResolveOptions::new(peer) };
+    let Err(error) = pd.resolve_udp(options).await else { return Ok(()) };
+    match error.kind() {
+        // What this device cannot ask says nothing of the peer.
+        CmErrorKind::NoService { .. } | CmErrorKind::Refused(_) | CmErrorKind::Verbs(_) => Ok(()),
+        why => Err(CliError::peer(format_args!("the peer is lost: its connection manager is asked: {why}"))),
     }
 }

@@ -120,6 +120,27 @@ fn a_killed_client_is_noticed() {
     }
 }
 
+/// Nor on an unreliable connection, where nothing is acknowledged; one that is still there is not taken for lost.
+#[test]
+fn a_killed_client_of_an_unreliable_connection_is_noticed() {
+    let (_fabric, [mine, theirs]) = fabric_of_two("unreliable");
+    let sockets = |n| (format!("rocev2:{}", ip(n + 1)), format!("rocev2:{}", ip(n)), ip(n));
+    let places = [sockets(30), (mine, theirs, "10.77.0.2".to_owned())];
+    for ((near, far, peer), operation) in places.iter().flat_map(|place| [(place, "write"), (place, "send")])
+    {
+        let server = Server::start(&["perf", "--listen", "--device", far]);
+        let args = ["perf", operation, peer, "--transport", "uc", "--size", "4096", "--device", near];
+        run(&[&args[..], &["-D", "5"]].concat()).expect(0);
+        let mut client =
+            common::program(&[&args[..], &["-D", "60"]].concat()).spawn().expect("the program starts");
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        client.kill().expect("a child can be killed");
+        client.wait().expect("a child can be waited for");
+        server.says(&["perf client ", "the peer is lost: its connection manager is asked: "]);
+        assert_eq!(server.lines_with("is lost").len(), 1, "{near} {operation}");
+    }
+}
+
 /// A server that is told to stop says so and ends well.
 #[test]
 fn the_server_ends_in_order() {

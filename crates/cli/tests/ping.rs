@@ -110,11 +110,8 @@ fn what_the_subnet_administrator_refuses_is_told_in_words() {
     run(&["fabric", "link", "down", fabric, "h2/1"]).expect(0);
     std::thread::sleep(Duration::from_secs(2));
     let no_way = run(&["ping", "10.77.0.2", "--device", &mine]).expect(3);
-    assert!(
-        no_way.stderr.contains("no path in this subnet to the port with GID fe80::"),
-        "{}",
-        no_way.stderr
-    );
+    let named = format!("no path in this subnet to port h2/1 of fabric {fabric} with GID fe80::");
+    assert!(no_way.stderr.contains(&named), "{}", no_way.stderr);
 }
 
 /// A listener that waits for the next message of a client finds out that it was killed, in half a minute and by name: by its

@@ -267,7 +267,7 @@ impl Host {
                 }
                 if let Command::ResolveNeighbour { token, ip } = command {
                     let gid = fabric.resolve(ip, names).ok_or(RouteError::NoRoute);
-                    drive.neighbour(now, token, gid);
+                    drive.neighbour(now, token, gid.map(Into::into));
                 }
             }
             if quiet {

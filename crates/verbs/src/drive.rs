@@ -49,14 +49,14 @@ use std::time::Instant;
 
 use everywire_transport::ib::burst::MAX_BURST_SEGMENTS;
 use everywire_transport::ib::{Burst, Path, PathLink};
-use everywire_wire::{Gid, ROCE_UDP_PORT};
+use everywire_wire::ROCE_UDP_PORT;
 
 use crate::command::Command;
 use crate::config::PortState;
 use crate::counters::DeviceCounter;
 use crate::device::Locked;
 use crate::ib::IbPort;
-use crate::route::{Route, RouteError, RouteToken};
+use crate::route::{Neighbour, Route, RouteError, RouteToken};
 use crate::state::State;
 
 /// A UDP datagram that arrived on port 4791.
@@ -314,7 +314,7 @@ impl<'a> Drive<'a> {
     }
 
     /// The answer to a [`Command::ResolveNeighbour`].
-    pub fn neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Gid, RouteError>) {
+    pub fn neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Neighbour, RouteError>) {
         let now = self.at(now);
         self.state.ib_neighbour(now, token, answer);
     }

@@ -14,7 +14,7 @@ use everywire_wire::{Gid, Lid, Mtu};
 
 use crate::command::Command;
 use crate::ib::AskedFor;
-use crate::route::{RouteError, RouteToken, Way};
+use crate::route::{Neighbour, RouteError, RouteToken, Way};
 use crate::state::State;
 
 /// The most paths that a query can ask for: NumbPath has seven bits (IBTA §15.2.5.16).
@@ -50,10 +50,20 @@ impl State {
     }
 
     /// The driver's answer to [`Command::ResolveNeighbour`].
-    pub(crate) fn ib_neighbour(&mut self, now: Instant, token: RouteToken, answer: Result<Gid, RouteError>) {
+    pub(crate) fn ib_neighbour(
+        &mut self,
+        now: Instant,
+        token: RouteToken,
+        answer: Result<Neighbour, RouteError>,
+    ) {
         let dst = self.routes.open.get(&token.0).map(|asked| asked.dst).filter(IpAddr::is_ipv6);
         match (answer, dst) {
-            (Ok(gid), _) => self.ib_ask_path(token, gid),
+            (Ok(Neighbour { gid, port }), _) => {
+                if let Some(asked) = self.routes.open.get_mut(&token.0) {
+                    asked.port = port;
+                }
+                self.ib_ask_path(token, gid);
+            }
             // Nobody's name: then it is a GID, of another subnet.
             (Err(RouteError::NoRoute), Some(gid)) => self.ib_ask_path(token, Gid::from(gid)),
             (Err(error), _) => self.way_found(now, token, Err(error)),
@@ -85,7 +95,8 @@ impl State {
         let bits = self.path_bits_of(token);
         let no_path = |error| match error {
             SaError::Status(status @ (status::NO_RECORDS | status::REQ_INVALID_GID)) => {
-                RouteError::NoPath { to: dgid, status }
+                let port = self.routes.open.get(&token.0).and_then(|asked| asked.port.clone());
+                RouteError::NoPath { to: dgid, port, status }
             }
             other => route_error(other),
         };

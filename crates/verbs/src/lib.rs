@@ -80,7 +80,7 @@ pub use keys::WindowType;
 pub use mr::{FastRegMr, MemoryRegion, MemoryWindow, next_key};
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
-pub use route::{MAX_PENDING_ROUTES, Route, RouteError, RouteToken};
+pub use route::{MAX_PENDING_ROUTES, Neighbour, Route, RouteError, RouteToken};
 pub use srq::{Srq, SrqInit};
 pub use stream::{ConnEvent, StreamError, StreamListenerId};
 pub use streams::CLOSE_TIMEOUT as STREAM_CLOSE_TIMEOUT;

@@ -33,9 +33,9 @@ impl Device {
         let limit = limit.map_or(ROUTE_TIMEOUT, |limit| limit.min(ROUTE_TIMEOUT));
         let asker = Asker::Future { answer: None, waker: None, limit, due: None };
         let mut state = self.lock();
-        let token = state
-            .path_bits(path_bits)
-            .and_then(|path_bits| state.ask_route(Asked { asker, dst, gid_type, path_bits }, scope_id, src));
+        let token = state.path_bits(path_bits).and_then(|path_bits| {
+            state.ask_route(Asked { asker, dst, gid_type, path_bits, port: None }, scope_id, src)
+        });
         drop(state);
         Resolving { device: self.clone(), token }
     }

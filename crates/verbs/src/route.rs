@@ -37,6 +37,21 @@ pub struct Route {
     pub mtu: usize,
 }
 
+/// The InfiniBand port that has an IP address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Neighbour {
+    /// Its GID.
+    pub gid: Gid,
+    /// The port in words, for errors, where the driver knows it by a name.
+    pub port: Option<String>,
+}
+
+impl From<Gid> for Neighbour {
+    fn from(gid: Gid) -> Neighbour {
+        Neighbour { gid, port: None }
+    }
+}
+
 /// A way to a destination, ready to become a path: what the driver's route comes to on the wire at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -107,12 +122,15 @@ pub enum RouteError {
     NoAdministrator,
     /// The subnet administrator has no path to this GID (IBTA §15.2.3.1: no records, or an invalid GID, with this status).
     #[error(
-        "no path in this subnet to the port with GID {to}: it is not up, or no cable leads there, says the subnet \
-         administrator (status {status:#06x})"
+        "no path in this subnet to {} with GID {to}: it is not up, or no cable leads there, says the subnet administrator \
+         (status {status:#06x})",
+        port.as_deref().unwrap_or("the port")
     )]
     NoPath {
         /// The peer's.
         to: Gid,
+        /// The port in words, where the driver knows it by a name.
+        port: Option<String>,
         /// What it said.
         status: u16,
     },
@@ -155,6 +173,8 @@ pub(crate) struct Asked {
     pub(crate) gid_type: Option<GidType>,
     /// Which of our LIDs to go out from, on InfiniBand.
     pub(crate) path_bits: u8,
+    /// What the driver calls the InfiniBand port, once it has said.
+    pub(crate) port: Option<String>,
 }
 
 /// Who asked.
@@ -235,7 +255,7 @@ impl State {
         path_bits: Option<u8>,
     ) -> Result<RouteToken, RouteError> {
         let path_bits = self.path_bits(path_bits)?;
-        self.ask_route(Asked { asker: Asker::Cm, dst, gid_type: None, path_bits }, scope_id, src)
+        self.ask_route(Asked { asker: Asker::Cm, dst, gid_type: None, path_bits, port: None }, scope_id, src)
     }
 
     pub(crate) fn ask_route(

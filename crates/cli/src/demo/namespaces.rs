@@ -15,6 +15,9 @@ use crate::error::{CliError, print};
 
 /// How long a process may take to be in its namespace.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of the pair's largest frame: each takes its own way through the kernel, so a path MTU of 4096 makes a quarter of the frames
+/// that Ethernet's usual 1500 would (docs/performance.md).
+const LINK_MTU: usize = 9000;
 /// Ways to a namespace: as root, and as anybody where the kernel allows it.
 const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
 
@@ -83,6 +86,22 @@ pub fn inside(args: &Args) -> Result<(), CliError> {
     }
 }
 
+/// The commands that make the pair and bring it up, on both sides.
+fn setup(pid: &str) -> Vec<(&'static str, String)> {
+    let there = |words: &str| ("nsenter", format!("--target {pid} --net ip {words}"));
+    let here = |words: &str| ("ip", words.to_owned());
+    let up = format!("link set eth0 mtu {LINK_MTU} up");
+    vec![
+        here(&format!("link add eth0 type veth peer name eth0 netns {pid}")),
+        here("addr add 10.97.0.2/24 dev eth0"),
+        here(&up),
+        here("link set lo up"),
+        there("addr add 10.97.0.1/24 dev eth0"),
+        there(&up),
+        there("link set lo up"),
+    ]
+}
+
 /// The process that the other namespace lives by; both end with the value, or when this process does.
 struct Other(Child);
 
@@ -97,17 +116,7 @@ impl Other {
         let mut other = Other(child);
         let pid = other.0.id().to_string();
         other.wait_until_it_is_there(&pid)?;
-        let there = |words: &'static str| ("nsenter", format!("--target {pid} --net ip {words}"));
-        let here = |words: String| ("ip", words);
-        for (program, words) in [
-            here(format!("link add eth0 type veth peer name eth0 netns {pid}")),
-            here("addr add 10.97.0.2/24 dev eth0".to_owned()),
-            here("link set eth0 up".to_owned()),
-            here("link set lo up".to_owned()),
-            there("addr add 10.97.0.1/24 dev eth0"),
-            there("link set eth0 up"),
-            there("link set lo up"),
-        ] {
+        for (program, words) in setup(&pid) {
             finish(Command::new(program).args(words.split(' ')))?;
         }
         Ok(other)
@@ -148,4 +157,20 @@ fn finish(command: &mut Command) -> Result<(), String> {
         "" => format!("{program}: {}", output.status),
         said => said.replace('\n', "; "),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use everywire_verbs::Mtu;
+
+    use super::*;
+
+    /// Both ends: the path MTU is the smaller one's.
+    #[test]
+    fn the_pair_takes_the_largest_path_mtu() {
+        assert_eq!(Mtu::largest_in(LINK_MTU), Some(Mtu::M4096));
+        let commands = setup("7");
+        let wide = commands.iter().filter(|(_, words)| words.ends_with("link set eth0 mtu 9000 up"));
+        assert_eq!(wide.map(|(program, _)| *program).collect::<Vec<_>>(), ["ip", "nsenter"]);
+    }
 }

@@ -138,7 +138,7 @@ impl Server {
         let connection = request.accept(&end.qp, param).await.map_err(error::cm)?;
         let outcome = match (hello.latency, hello.operation) {
             (true, Operation::Write | Operation::Send) => end.answer_turns(None),
-            (false, Operation::Send) => self.receive_all(&end).await,
+            (false, Operation::Send) => self.receive_all(&end, Some(&connection)).await,
             _ => self.until_closed(&end, &connection).await,
         };
         // A lost client answers no request to disconnect.
@@ -166,7 +166,7 @@ impl Server {
             if end.qp.state() == QpState::Err && connection.closed_reason().is_none() {
                 return Err(CliError::peer(error::ended(WcStatus::RetryExcErr, None, None)));
             }
-            probe::ask(&end.qp);
+            end.ask(connection).await?;
         }
         Ok(())
     }
@@ -195,11 +195,11 @@ impl Server {
         let back = datagram::way_back(&pd, request.peer(), hello.qpn).await.map_err(CliError::failed)?;
         let end = End::new(&pd, hello)?;
         request.accept(&end.qp, datagram::QKEY, &hello.emit()).map_err(error::cm)?;
-        if hello.latency { end.answer_turns(Some(back)) } else { self.receive_all(&end).await }
+        if hello.latency { end.answer_turns(Some(back)) } else { self.receive_all(&end, None).await }
     }
 
     /// Receives until the client disconnects, or on UD falls silent.
-    async fn receive_all(&self, end: &End) -> Result<(), CliError> {
+    async fn receive_all(&self, end: &End, connection: Option<&Connection>) -> Result<(), CliError> {
         let count = Rc::new(Cell::new(0));
         self.arrived.borrow_mut().insert(end.qp.qpn(), count.clone());
         let mut done = Vec::with_capacity(BATCH);
@@ -211,11 +211,13 @@ impl Server {
                 _ => self.rt.timeout(probe::SILENCE, waiting).await,
             };
             match waited {
-                Err(_) if end.hello.service == Service::Ud => break Ok(()),
-                Err(_) => {
-                    probe::ask(&end.qp);
-                    continue;
-                }
+                Err(_) => match connection {
+                    None => break Ok(()),
+                    Some(connection) => match end.ask(connection).await {
+                        Ok(()) => continue,
+                        Err(lost) => break Err(lost),
+                    },
+                },
                 Ok(Err(e)) => break Err(CliError::failed(e)),
                 Ok(Ok(_)) => {}
             }
@@ -280,6 +282,20 @@ impl End {
             end.qp.post_recv_list(list).map_err(CliError::failed)?;
         }
         Ok(end)
+    }
+
+    /// Asks a silent client whether it is there: RC by the queue pair itself, which ends if it is not.
+    async fn ask(&self, connection: &Connection) -> Result<(), CliError> {
+        if self.hello.service != Service::Uc {
+            probe::ask(&self.qp);
+            return Ok(());
+        }
+        let asked = probe::ask_manager(self.qp.pd(), connection.peer());
+        match select(asked, std::pin::pin!(connection.closed())).await {
+            // It may have left while it was asked.
+            Either::First(Err(lost)) if connection.closed_reason().is_none() => Err(lost),
+            _ => Ok(()),
+        }
     }
 
     /// The receive of slot `index`.

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use everywire_net::{Host, TokioRt};
+use everywire_verbs::rt::Rt;
 use everywire_verbs::{
     Access, ConnParam, ConnectOptions, Connection, MemoryRegion, Pd, VerbsError, WcStatus,
 };
@@ -18,20 +20,19 @@ use crate::words::count;
 /// Pings `peer`.
 pub fn run(args: &Args, peer: SocketAddr) -> Result<(), CliError> {
     let host = args.device.open_for_peer(peer)?;
-    if args.interval > 0 {
-        // Somebody has to answer the peer while this thread sleeps.
-        host.spawn_thread().map_err(CliError::failed)?;
-    }
-    everywire_net::block_on(while_attached(&host, ping(args, &host, peer)))
+    let runtime = TokioRt::new().map_err(|e| CliError::failed(format_args!("runtime: {e}")))?;
+    host.run(&runtime).map_err(CliError::failed)?;
+    runtime.block_on(while_attached(&host, ping(args, &runtime.handle(), &host, peer)))
 }
 
-async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Result<(), CliError> {
+async fn ping(args: &Args, rt: &Rt, host: &Host, peer: SocketAddr) -> Result<(), CliError> {
     let device = host.device();
     let pd = device.alloc_pd().map_err(CliError::failed)?;
     let own = host.addresses().first().map_or_else(|| "this host".to_owned(), |(ip, _)| ip.to_string());
     let who = format!("ping {own} - {peer}");
-    let attempt = async || connect(&pd, &who, peer).await;
-    let (mut end, connection) = patience::connect(&who, attempt, patience::sleep).await?;
+    let attempt = async || connect(rt, &pd, &who, peer).await;
+    let pause = async |time| rt.sleep(time).await;
+    let (mut end, connection) = patience::connect(&who, attempt, pause).await?;
     let buffers = Buffers::new(&pd, args.size).map_err(CliError::failed)?;
     let mut times = Vec::new();
     let outcome = turns(args, peer, &mut end, &buffers, &mut times).await;
@@ -40,8 +41,8 @@ async fn ping(args: &Args, host: &everywire_net::Host, peer: SocketAddr) -> Resu
     summary(args, peer, &times)
 }
 
-async fn connect(pd: &Pd, who: &str, peer: SocketAddr) -> Result<(Endpoint, Connection), CliError> {
-    let mut end = Endpoint::new(pd, who.to_owned())?;
+async fn connect(rt: &Rt, pd: &Pd, who: &str, peer: SocketAddr) -> Result<(Endpoint, Connection), CliError> {
+    let mut end = Endpoint::new(rt, pd, who.to_owned())?;
     let param = ConnParam {
         responder_resources: 1,
         initiator_depth: 1,
@@ -108,7 +109,7 @@ async fn turns(
             ))?;
         }
         if args.interval > 0 && turn + 1 < args.count {
-            std::thread::sleep(Duration::from_millis(args.interval));
+            end.rt.sleep(Duration::from_millis(args.interval)).await;
         }
     }
     Ok(())

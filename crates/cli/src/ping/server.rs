@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use everywire_net::TokioRt;
-use everywire_verbs::rt::{Either, select};
+use everywire_verbs::rt::{Either, Rt, select};
 use everywire_verbs::{
     ConnParam, ConnectRequest, Device, DisconnectReason, ListenOptions, Listener, MemoryRegion, SendOp,
     SendWr,
@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         eprintln!("ping: {shown}");
-        match select(answer_all(args, device, &listener), signals.next()).await {
+        match select(answer_all(args, &runtime.handle(), device, &listener), signals.next()).await {
             Either::First(ended) => ended,
             Either::Second(name) => {
                 eprintln!("ping: stopped by {name}");
@@ -36,10 +36,10 @@ pub fn run(args: &Args) -> Result<(), CliError> {
     })
 }
 
-async fn answer_all(args: &Args, device: &Device, listener: &Listener) -> Result<(), CliError> {
+async fn answer_all(args: &Args, rt: &Rt, device: &Device, listener: &Listener) -> Result<(), CliError> {
     loop {
         let request = listener.next_request().await.map_err(CliError::failed)?;
-        let served = serve(args, device, request).await;
+        let served = serve(args, rt, device, request).await;
         // A client whose fabric is gone has not been served: the next may come with the next fabric.
         if !args.persistent && !matches!(served, Ok(Served::PortLost)) {
             return served.map(drop);
@@ -58,10 +58,10 @@ enum Served {
     PortLost,
 }
 
-async fn serve(args: &Args, device: &Device, request: ConnectRequest) -> Result<Served, CliError> {
+async fn serve(args: &Args, rt: &Rt, device: &Device, request: ConnectRequest) -> Result<Served, CliError> {
     let (local, peer) = (request.local(), request.peer());
     let pd = device.alloc_pd().map_err(CliError::failed)?;
-    let mut end = Endpoint::new(&pd, between(local, peer))?;
+    let mut end = Endpoint::new(rt, &pd, between(local, peer))?;
     let buffer = pd.register(MAX_SIZE as usize, device.read_sink_access()).map_err(CliError::failed)?;
     let asked = request.param();
     let param = ConnParam {

@@ -28,7 +28,6 @@ const MAX_DRAIN: usize = 32;
 const MAX_DRAIN_BYTES: usize = 448 * 1024;
 /// How soon to try again when the kernel is out of buffers, or a neighbour is being asked for.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
-
 /// Empty turns, of a few hundred nanoseconds, between two looks at the clock.
 const UNCLOCKED_TURNS: u32 = 8;
 
@@ -359,6 +358,7 @@ impl DatagramEngine {
         {
             self.wire.follow(link.find().as_ref());
             tell_port_state(device, link);
+            self.watch_all();
         }
         !self.paths.is_empty()
     }

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use everywire_verbs::{Command, Device, Drive, Frame, IbPort, PortState, RouteError, RouteToken, Transmit};
+use everywire_verbs::{
+    Command, Device, Drive, Frame, IbPort, Neighbour, PortState, RouteError, RouteToken, Transmit,
+};
 use rustix::event::{PollFd, PollFlags, epoll};
 
 use super::engine::Turn;
@@ -197,13 +199,14 @@ impl FabricEngine {
                     self.state = values.state;
                     drive.ib_port(now, told(&values));
                 }
-                Said::Resolved { token, gid, absent } => {
+                Said::Resolved { token, gid, attached, port } => {
                     if let Some(place) = self.questions.iter().position(|(number, _)| *number == token) {
                         let (_, token) = self.questions.swap_remove(place);
-                        let nobody = absent.map(|port| format!("port {port} of fabric {}", self.seat.fabric));
-                        let answer = match (gid, nobody) {
-                            (_, Some(port)) => Err(RouteError::NoProgram(port)),
-                            (gid, None) => gid.ok_or(RouteError::NoRoute),
+                        let port = format!("port {port} of fabric {}", self.seat.fabric);
+                        let answer = match gid {
+                            None => Err(RouteError::NoRoute),
+                            Some(_) if !attached => Err(RouteError::NoProgram(port)),
+                            Some(gid) => Ok(Neighbour { gid, port: Some(port) }),
                         };
                         drive.neighbour(now, token, answer);
                     }

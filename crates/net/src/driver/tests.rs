@@ -2,7 +2,7 @@
 //! They need CAP_NET_RAW and CAP_SYS_ADMIN; without, they say so and pass. Loopback is in `tests/loopback.rs`.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use everywire_verbs::{
     Access, AhAttr, AsyncEvent, ConnParam, ConnectOptions, Cq, Device, GidType, ListenOptions, MemoryRegion,
@@ -268,6 +268,37 @@ fn a_raw_device_is_back_when_its_interface_is() {
                 scope.spawn(|| serve(&server, &tell));
                 ask(&client, told.recv_timeout(Duration::from_secs(10)).unwrap());
             });
+        }
+    }
+}
+
+/// So is the membership of a device on ordinary sockets, by its driver.
+#[test]
+fn a_device_joins_its_groups_again_when_its_interface_is_back() {
+    let Some(pair) = Pair::new("y", 1500) else { return };
+    for (ip, group) in [("10.99.0.1", "239.7.7.8"), ("fd99::1", "ff15::78")] {
+        let host = std::thread::scope(|scope| {
+            let opened = scope.spawn(|| {
+                pair.enter(0);
+                let host = Host::open(&format!("rocev2:{ip}"), &OpenOptions::default()).unwrap();
+                host.spawn_thread().unwrap();
+                let mut engine = host.shared.lock();
+                let Engine::Datagrams(datagrams) = &mut *engine else { panic!("RoCE") };
+                datagrams.wire.join(group.parse().unwrap(), GidType::RoceV2).unwrap();
+                drop(engine);
+                host
+            });
+            opened.join().unwrap()
+        });
+        assert!(pair.shows(0, "maddr show dev eth0").contains(group));
+        pair.ip(0, "link del eth0");
+        assert_eq!(next_event(&host), AsyncEvent::PortError);
+        pair.link_again(1500);
+        assert_eq!(next_event(&host), AsyncEvent::PortActive);
+        let until = Instant::now() + Duration::from_secs(10);
+        while !pair.shows(0, "maddr show dev eth0").contains(group) {
+            assert!(Instant::now() < until, "{}", pair.shows(0, "maddr show dev eth0"));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }

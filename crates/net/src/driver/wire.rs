@@ -90,10 +90,10 @@ impl Wire {
         }
     }
 
-    /// The device's interface is this one now, or gone. What ordinary sockets are bound to is the address.
+    /// The device's interface is this one now, or gone.
     pub(crate) fn follow(&mut self, interface: Option<&Interface>) {
         match &mut self.port {
-            Port::Udp(_) => {}
+            Port::Udp(port) => port.follow(interface),
             Port::Raw(port) => port.follow(interface),
         }
     }

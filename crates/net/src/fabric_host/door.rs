@@ -289,7 +289,7 @@ impl Door {
 }
 
 /// The GID of an IP address, zero where nobody has it; and the name of its port, where no program is attached to that.
-pub(super) fn resolve(built: &Built, ip: Gid) -> (Gid, Option<String>) {
+pub(super) fn resolve(built: &Built, ip: Gid) -> (Gid, bool, String) {
     let wanted = ip.to_ip();
     for (index, host) in built.plan.hosts.iter().enumerate() {
         if let Some(place) = host.ips.iter().position(|own| *own == wanted) {
@@ -298,8 +298,8 @@ pub(super) fn resolve(built: &Built, ip: Gid) -> (Gid, Option<String>) {
             let prefix = built.subnet.port_values(id).map_or(0, |values| values.gid_prefix);
             let guid = host.guid.0 + place as u64 + 1;
             let gid = Gid((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes());
-            return (gid, (!built.attached.contains(&id)).then(|| built.name(id)));
+            return (gid, built.attached.contains(&id), built.name(id));
         }
     }
-    (Gid::ZERO, None)
+    (Gid::ZERO, false, String::new())
 }

@@ -11,7 +11,7 @@ use everywire_fabric::ib::IbPort;
 use everywire_wire::{Gid, Guid, Lid, Mtu, PKey};
 
 /// Version of this protocol.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Service levels and virtual lanes of a port.
 pub const LEVELS: usize = 16;
 /// Lanes of the socket: one a service level, and one for management packets, which have virtual lane 15.
@@ -124,8 +124,8 @@ pub enum Message<'a> {
     Port(Box<PortValues>),
     /// Which GID has this IP address?
     Resolve { token: u64, ip: Gid },
-    /// This one; zero where nobody has it. With the port's name if no program is attached to it, else nothing.
-    Resolved { token: u64, gid: Gid, absent: &'a str },
+    /// This one; zero where nobody has it. With the port's name, and whether a program is attached to it.
+    Resolved { token: u64, gid: Gid, attached: bool, port: &'a str },
     /// The program has dropped a packet for its Q_Key, or else its P_Key; the packet's headers.
     WrongKey { is_qkey: bool, head: &'a [u8] },
     /// The program leaves in order.
@@ -239,7 +239,7 @@ impl<'a> Message<'a> {
             RESOLVE => Message::Resolve { token: reader.u64()?, ip: Gid(reader.array()?) },
             RESOLVED => {
                 let (token, gid) = (reader.u64()?, Gid(reader.array()?));
-                Message::Resolved { token, gid, absent: reader.text()? }
+                Message::Resolved { token, gid, attached: reader.u8()? != 0, port: reader.text()? }
             }
             WRONG_KEY => {
                 let is_qkey = reader.u8()? != 0;
@@ -295,11 +295,12 @@ impl<'a> Message<'a> {
                 out.extend(token.to_le_bytes());
                 out.extend(ip.0);
             }
-            Message::Resolved { token, gid, absent } => {
+            Message::Resolved { token, gid, attached, port } => {
                 out.push(RESOLVED);
                 out.extend(token.to_le_bytes());
                 out.extend(gid.0);
-                out.extend(absent.as_bytes().iter().take(MAX_TEXT));
+                out.push(u8::from(*attached));
+                out.extend(port.as_bytes().iter().take(MAX_TEXT));
             }
             Message::WrongKey { is_qkey, head } => {
                 out.extend([WRONG_KEY, u8::from(*is_qkey)]);

@@ -30,8 +30,8 @@ const LAST_BATCHES: usize = 64;
 pub(crate) enum Said {
     /// The port's values have changed.
     Port(Box<PortValues>),
-    /// The answer to a question; `None` where nobody has the address. And the port that has it, if no program is there.
-    Resolved { token: u64, gid: Option<Gid>, absent: Option<String> },
+    /// The answer to a question; `None` where nobody has the address. And the port that has it, and whether a program is there.
+    Resolved { token: u64, gid: Option<Gid>, attached: bool, port: String },
 }
 
 /// A port of a fabric.
@@ -127,10 +127,9 @@ impl FabricPort {
             },
             Some(Message::Credit { lane, total }) if self.credits.granted(lane, total) => return,
             Some(Message::Port(values)) => return self.said.push(Said::Port(values)),
-            Some(Message::Resolved { token, gid, absent }) => {
+            Some(Message::Resolved { token, gid, attached, port }) => {
                 let gid = Some(gid).filter(|gid| !gid.is_zero());
-                let absent = Some(absent).filter(|name| !name.is_empty()).map(str::to_owned);
-                return self.said.push(Said::Resolved { token, gid, absent });
+                return self.said.push(Said::Resolved { token, gid, attached, port: port.to_owned() });
             }
             Some(Message::Refused(text)) => text.to_owned(),
             _ => "it broke the attach protocol".to_owned(),

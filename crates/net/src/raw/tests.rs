@@ -164,6 +164,64 @@ fn flow_labels_reach_the_wire() {
 }
 
 /// A socket takes part in 20 groups at most (net.ipv4.igmp_max_memberships), so one that leaves none ends there.
+/// An interface that is deleted and made again is another one to the kernel: an ordinary port is a member of its groups there, and
+/// what it sends to groups leaves by it.
+#[test]
+fn a_udp_port_joins_its_groups_again() {
+    let Some(pair) = Pair::new("j", 1500) else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (a, b, group) in [("10.99.0.1", "10.99.0.2", "239.7.7.9"), ("fd99::1", "fd99::2", "ff15::79")]
+            {
+                let group: IpAddr = group.parse().unwrap();
+                let mut ports = [(0, a), (1, b)].map(|(end, ip)| {
+                    pair.enter(end);
+                    let index = crate::route::interface("eth0").unwrap().index;
+                    let ip = ip.parse().unwrap();
+                    let mut port = UdpPort::open(ip, 0, index, &PortOptions::default(), 5).unwrap();
+                    port.join(group).unwrap();
+                    port
+                });
+                pair.ip(0, "link del eth0");
+                ports.iter_mut().for_each(|port| port.follow(None));
+                pair.link_again(1500);
+                for (end, port) in ports.iter_mut().enumerate() {
+                    pair.enter(end);
+                    port.follow(Some(&crate::route::interface("eth0").unwrap()));
+                }
+                let bytes = [7; 48];
+                for from in [0, 1] {
+                    let out = Outgoing {
+                        src_port: ports[from].source_ports()[0],
+                        dst: SocketAddr::new(group, ROCE_V2_PORT),
+                        tos: 0,
+                        ttl: 1,
+                        segment: None,
+                        bytes: &bytes,
+                        roce_v1: false,
+                    };
+                    let own = ports[from].local_addr().ip();
+                    let [near, far] = &mut ports;
+                    let (near, far) = if from == 0 { (near, far) } else { (far, near) };
+                    let mut tries = 0;
+                    wait_for(|| {
+                        // The first ones may come before the interface is ready.
+                        if tries % 50 == 0 {
+                            near.send(&[out], &mut Vec::new());
+                        }
+                        tries += 1;
+                        let mut heard = false;
+                        far.receive(&mut 0, &mut Vec::new(), |received| {
+                            heard |= received.src.ip() == own && received.dst == group;
+                        });
+                        heard.then_some(())
+                    });
+                }
+            }
+        });
+    });
+}
+
 #[test]
 fn leaving_a_group_ends_the_membership() {
     let Some(pair) = Pair::new("g", 1500) else { return };

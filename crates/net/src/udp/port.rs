@@ -6,6 +6,8 @@
 //!
 //! It knows nothing of verbs or of what is in a datagram, but for the ICRC that it writes anew if trains must be taken apart.
 
+mod membership;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,7 +59,9 @@ impl Default for PortOptions {
 #[derive(Debug)]
 pub struct UdpPort {
     local: SocketAddr,
+    /// Its index, and whether the groups are joined there.
     interface: u32,
+    settled: bool,
     main: RoceSocket,
     senders: Vec<RoceSocket>,
     groups: Vec<(IpAddr, RoceSocket)>,
@@ -108,6 +112,7 @@ impl UdpPort {
         Ok(UdpPort {
             local,
             interface,
+            settled: true,
             main,
             senders,
             groups: Vec::new(),
@@ -365,27 +370,6 @@ impl UdpPort {
             }
         }
         true
-    }
-
-    /// Becomes a member of a multicast group: binds a socket to (group, 4791).
-    pub fn join(&mut self, group: IpAddr) -> io::Result<()> {
-        if self.groups.iter().any(|(known, _)| *known == group) {
-            return Ok(());
-        }
-        if self.groups.len() >= MAX_GROUPS {
-            return Err(io::Error::other(format!("more than {MAX_GROUPS} multicast groups on one device")));
-        }
-        let scope = if group.is_ipv6() { self.interface } else { 0 };
-        let addr = route::with_scope(group, ROCE_V2_PORT, scope);
-        let socket = RoceSocket::bind(addr, Role::Group, &self.options.socket)?;
-        socket.join(group, self.local.ip(), self.interface)?;
-        self.groups.push((group, socket));
-        Ok(())
-    }
-
-    /// Leaves a group; a group that was never joined is left already.
-    pub fn leave(&mut self, group: IpAddr) {
-        self.groups.retain(|(known, _)| *known != group);
     }
 }
 

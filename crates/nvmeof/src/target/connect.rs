@@ -234,11 +234,7 @@ impl Target {
             return;
         }
         let (info, status) = (&queue.info, failure.status);
-        let names = data.map_or_else(String::new, |data| {
-            // As sent: it may be anything, and must not write lines of its own into the log.
-            let [host, subsystem] = [&data.hostnqn, &data.subnqn].map(|field| text(field).escape_debug());
-            format!(", host {host}, subsystem {subsystem}")
-        });
+        let names = data.map_or_else(String::new, |data| names_in(info, data));
         let parameter = match status.code() {
             Status::CONNECT_INVALID_PARAMETERS | Status::CONNECT_INCOMPATIBLE_FORMAT => {
                 format!(": {}", InvalidParameter::from_dword0(failure.result as u32))
@@ -246,5 +242,38 @@ impl Target {
             _ => String::new(),
         };
         tracing::warn!("{info}{names}: {what} refused: {status}{parameter}");
+    }
+}
+
+/// The names that a refused Connect has sent, unless the queue is connected: `info` says then whose it is.
+fn names_in(info: &QueueInfo, data: &ConnectData) -> String {
+    if info.host.is_some() {
+        return String::new();
+    }
+    // As sent: it may be anything, and must not write lines of its own into the log.
+    let [host, subsystem] = [&data.hostnqn, &data.subnqn].map(|field| text(field).escape_debug());
+    format!(", host {host}, subsystem {subsystem}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pdu::discovery;
+
+    /// Of one line, which the queue's own names begin once it is connected.
+    #[test]
+    fn a_refusal_names_the_host_once() {
+        let host = "nqn.2026-01.lab:h";
+        let [hostnqn, subnqn] = [host, "nqn.2026-01.lab:s"].map(discovery::field);
+        let data = ConnectData { hostid: [1; 16], cntlid: 0xffff, subnqn, hostnqn };
+        let (peer, local) = (([10, 0, 0, 1], 9).into(), ([10, 0, 0, 2], 4420).into());
+        let nobody =
+            QueueInfo { peer, local, interface: None, qid: 0, host: None, subsystem: None, cntlid: None };
+        let (subsystem, connected) = ("nqn.2026-01.lab:s".parse().ok(), host.parse().ok());
+        let known = QueueInfo { host: connected, subsystem, cntlid: Some(1), ..nobody.clone() };
+        for info in [nobody, known] {
+            let line = format!("{info}{}", names_in(&info, &data));
+            assert_eq!(line.matches(host).count(), 1, "{line}");
+        }
     }
 }

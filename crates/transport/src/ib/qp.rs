@@ -281,10 +281,10 @@ impl Qp {
         if self.answers_last {
             self.transmit_requests(env, now, burst);
             if burst.is_empty() {
-                self.transmit_answers(env, burst);
+                self.transmit_answers(env, now, burst);
             }
         } else {
-            self.transmit_answers(env, burst);
+            self.transmit_answers(env, now, burst);
             if burst.is_empty() {
                 self.transmit_requests(env, now, burst);
             }
@@ -300,9 +300,9 @@ impl Qp {
         self.requester.transmit(&mut self.shared, env, now, burst);
     }
 
-    fn transmit_answers<E: QpEnv>(&mut self, env: &mut E, burst: &mut Burst) {
+    fn transmit_answers<E: QpEnv>(&mut self, env: &mut E, now: Instant, burst: &mut Burst) {
         if self.shared.is_rc() {
-            self.responder.transmit(&mut self.shared, env, burst);
+            self.responder.transmit(&mut self.shared, env, now, burst);
         }
     }
 

@@ -4,10 +4,11 @@
 //! stages, each a method here or in a submodule:
 //! PSN class ([`Responder::handle_rc`]) → opcode sequence (`sequence`) → resources, length, permission and execution
 //! (`execute`) → acknowledgement. Duplicates branch off to `duplicate` and touch nothing that new requests rely on.
-//! Answers leave through `reply`, ordered by PSN. UC takes the same stages in `uc` with silence instead of NAKs.
+//! Answers leave through `reply`, ordered by PSN, at the pace that `pace` has found. UC takes the same stages in `uc` with silence instead of NAKs.
 
 mod duplicate;
 mod execute;
+mod pace;
 mod reply;
 mod sequence;
 mod uc;
@@ -246,8 +247,14 @@ impl Responder {
     }
 
     /// READ and atomic responses. Memory that was checked before and can no longer be read ends the connection.
-    pub(super) fn transmit<E: QpEnv>(&mut self, sh: &mut Shared, env: &mut E, burst: &mut Burst) {
-        if let Err(psn) = self.replies.transmit(sh, env, burst)
+    pub(super) fn transmit<E: QpEnv>(
+        &mut self,
+        sh: &mut Shared,
+        env: &mut E,
+        now: Instant,
+        burst: &mut Burst,
+    ) {
+        if let Err(psn) = self.replies.transmit(sh, env, now, burst)
             && sh.state != QpState::Err
         {
             let Refusal::Fatal { code, status, event } = Refusal::ACCESS else { return };

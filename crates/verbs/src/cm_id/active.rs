@@ -187,6 +187,8 @@ impl State {
         if !on_ib || record.local.ip().is_unspecified() {
             record.local = socket_addr(name.unwrap_or(way.src), record.local.port(), way.scope_id);
         }
+        let path_mtu = way.mtu.min(active_mtu);
+        record.asked_mtu = Some(path_mtu);
         let path = MadPath::on(way.link, way.src, way.dst, way.scope_id);
         let (ours, qpn) = (&record.ours, record.qpn.unwrap_or_default());
         let params = ConnectParams {
@@ -196,7 +198,7 @@ impl State {
             transport: if record.ty == QpType::Uc { Transport::Uc } else { Transport::Rc },
             qpn,
             pkey,
-            path_mtu: way.mtu.min(active_mtu),
+            path_mtu,
             responder_resources: ours.responder_resources,
             initiator_depth: ours.initiator_depth,
             flow_control: false, // no end-to-end credits are kept (IBTA §9.7.7.2)

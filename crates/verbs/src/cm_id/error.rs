@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use everywire_transport::cm::ib::{CmCallError, DisconnectCause};
 use everywire_transport::cm::iwarp::{Failure, MpaError};
+use everywire_wire::Mtu;
 use everywire_wire::cm::{RejReason, SidrStatus};
 
 use crate::config::DeviceConfig;
@@ -48,12 +49,14 @@ impl CmStep {
 #[non_exhaustive]
 pub enum CmErrorKind {
     /// The peer rejected (IBTA §12.6.7.2).
-    #[error("rejected by the peer: {reason}. {}{}", reason.description(), super::events::most(*reason, info))]
+    #[error("rejected by the peer: {reason}. {}{}", reason.description(), super::events::most(*reason, info, *asked_mtu))]
     Rejected {
         /// Its reason.
         reason: RejReason,
         /// Additional information, whose meaning the reason gives; up to 72 bytes.
         info: Vec<u8>,
+        /// The path MTU that our request asked for; `None` where requests have none.
+        asked_mtu: Option<Mtu>,
         /// The peer program's private data: 148 bytes, or none.
         private_data: Vec<u8>,
     },

@@ -32,9 +32,10 @@ impl State {
                 if self.cm_smaller_mtu(now, id, r.reason, &r.info) {
                     return;
                 }
-                let kind =
-                    CmErrorKind::Rejected { reason: r.reason, info: r.info, private_data: r.private_data };
-                self.cm_failed(id, kind);
+                let record = self.cm.records.of_comm(id).and_then(|key| self.cm.records.get(key));
+                let asked_mtu = record.and_then(|record| record.asked_mtu);
+                let (reason, info, private_data) = (r.reason, r.info, r.private_data);
+                self.cm_failed(id, CmErrorKind::Rejected { reason, info, asked_mtu, private_data });
             }
             CmEvent::Failed { id, failure } => self.cm_failed(id, self.failure_kind(failure)),
             CmEvent::Disconnected { id, cause, .. } => {
@@ -102,7 +103,13 @@ pub(super) fn acceptable_mtu(reason: RejReason, info: &[u8]) -> Option<Mtu> {
     info.first().filter(|_| reason == RejReason::InvalidPathMtu).and_then(|code| Mtu::from_code(*code))
 }
 
-/// The same in words, after those of the reason.
-pub(super) fn most(reason: RejReason, info: &[u8]) -> String {
-    acceptable_mtu(reason, info).map_or_else(String::new, |mtu| format!(": {} bytes at most", mtu.bytes()))
+/// The same in words, after those of the reason, and what was asked for.
+pub(super) fn most(reason: RejReason, info: &[u8], asked: Option<Mtu>) -> String {
+    if reason != RejReason::InvalidPathMtu {
+        return String::new();
+    }
+    let most = acceptable_mtu(reason, info).map(|mtu| format!("{} bytes at most", mtu.bytes()));
+    let asked = asked.map(|mtu| format!("asked for were {}", mtu.bytes()));
+    let told: Vec<String> = most.into_iter().chain(asked).collect();
+    if told.is_empty() { String::new() } else { format!(": {}", told.join(", ")) }
 }

@@ -271,7 +271,8 @@ impl State {
             Some(MpaEvent::Rejected { private_data }) => {
                 if let Some(key) = key {
                     let reason = RejReason::ConsumerReject;
-                    let kind = CmErrorKind::Rejected { reason, info: Vec::new(), private_data };
+                    let kind =
+                        CmErrorKind::Rejected { reason, info: Vec::new(), asked_mtu: None, private_data };
                     self.cm_end(key, End::Failed(kind));
                 }
                 self.stream_close(now, conn);

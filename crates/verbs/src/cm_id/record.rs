@@ -11,8 +11,8 @@ use everywire_transport::cm::ib::{CommId, ListenerId, SidrAnswer};
 use everywire_transport::ib::QpType;
 use everywire_transport::iwarp::ConnId;
 use everywire_transport::mad::MadPath;
-use everywire_wire::Qpn;
 use everywire_wire::ip_cm::IpCmHeader;
+use everywire_wire::{Mtu, Qpn};
 
 use super::error::{CmErrorKind, CmStep, DisconnectReason};
 use super::param::ConnParam;
@@ -61,6 +61,8 @@ pub(crate) struct Record {
     pub pending: Option<Pending>,
     /// What the request was sent with, while it may be sent again with a smaller path MTU.
     pub again: Option<(Pending, Way)>,
+    /// The path MTU of the last request.
+    pub asked_mtu: Option<Mtu>,
     /// Gives up then; mirrored in [`Records::timers`].
     pub deadline: Option<Instant>,
     /// The caller's time limit, in milliseconds.
@@ -98,6 +100,7 @@ impl Record {
             service_id: None,
             pending: None,
             again: None,
+            asked_mtu: None,
             deadline: None,
             millis: None,
             started: None,

@@ -12,9 +12,10 @@ use crate::interop::wire::Siw;
 
 const NQN: &str = "nqn.2026-01.lab:ours";
 const LIMIT: Duration = Duration::from_secs(300);
-/// How fast a killed target is noticed and looked for again.
+/// How fast a killed target is noticed and looked for again: for hosts whose target is killed.
 const IMPATIENT: &str = "--keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=120";
-/// On a lossy link: soft-RoCE waits 2.1 s (its ACK timeout of 19) before it repeats a lost last packet, and at a keep
+/// For all others, since a machine that stands still for a few seconds ends an association of 5 s for nothing. On a lossy link for
+/// those too: soft-RoCE waits 2.1 s (its ACK timeout of 19) before it repeats a lost last packet, and at a keep
 /// alive timeout of 5 s the host calls an answer that late "long".
 const PATIENT: &str = "--keep-alive-tmo=30 --reconnect-delay=1 --ctrl-loss-tmo=120";
 
@@ -102,12 +103,11 @@ fn with_target(
     }
 }
 
-fn connect(bench: &Bench) -> Result<(), String> {
+fn connect(bench: &Bench, options: &str) -> Result<(), String> {
     let address = bench.host_address();
     // Soft-RoCE can lose a queue pair for good when it registers on a lossy link (bench.rs); the host notices by a command's
     // timeout, 30 s as Linux has it.
     let timeout = if bench.lossy && bench.registers { 5 } else { 30 };
-    let options = if bench.lossy { PATIENT } else { IMPATIENT };
     let connect = format!(
         "modprobe nvme_core; echo {timeout} >/sys/module/nvme_core/parameters/io_timeout; bash /lab/nvme-connect.sh {address} {NQN} 2 {options}"
     );
@@ -135,7 +135,7 @@ fn files(bench: &mut Bench) -> Result<(), String> {
 
 fn use_files(bench: &Bench) -> Result<(), String> {
     with_target(bench, "ram:256MiB", |bench| {
-        connect(bench)?;
+        connect(bench, PATIENT)?;
         bench.a.ok(
             "d=$(cat /run/nvme-disk); nvme id-ctrl $d; nvme id-ns $d; nvme list-subsys; nvme smart-log $d",
         )?;
@@ -163,7 +163,7 @@ fn fio(bench: &Bench, seconds: u32) -> Result<(), String> {
 
 fn use_fio(bench: &Bench, seconds: u32, memory: &str) -> Result<(), String> {
     with_target(bench, "ram:256MiB", |bench| {
-        connect(bench)?;
+        connect(bench, PATIENT)?;
         let limit = Duration::from_secs(u64::from(seconds)) + LIMIT;
         bench
             .a
@@ -189,7 +189,7 @@ fn kill_and_return(bench: &Bench) -> Result<(), String> {
     let file = bench.folder.join("disk");
     let backend = format!("file:{},size=128MiB", file.display());
     let first = serve(bench, "serve-1", &backend)?;
-    connect(bench)?;
+    connect(bench, if bench.lossy { PATIENT } else { IMPATIENT })?;
     let disk = "d=$(cat /run/nvme-disk)";
     bench.a.ok(&format!("{disk}; dd if=/dev/urandom of=/tmp/before bs=64k count=16 status=none; dd if=/tmp/before of=$d bs=64k seek=1500 oflag=direct conv=fsync status=none"))?;
     let memory = if bench.lossy { "huge" } else { "" };

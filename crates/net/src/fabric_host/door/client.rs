@@ -166,9 +166,9 @@ impl Client {
                     }
                     Message::Resolve { token, ip } => {
                         if self.answers.len() < MAX_ANSWERS {
-                            let (gid, absent) = resolve(built, ip);
-                            let absent = absent.as_deref().unwrap_or_default();
-                            self.answers.push_back(Message::Resolved { token, gid, absent }.bytes());
+                            let (gid, attached, port) = resolve(built, ip);
+                            let answer = Message::Resolved { token, gid, attached, port: &port };
+                            self.answers.push_back(answer.bytes());
                         }
                     }
                     Message::WrongKey { is_qkey, head } => {

@@ -10,6 +10,7 @@ use everywire_wire::{Opcode, Psn, RKey, Reth, RocePacket};
 
 use super::Responder;
 use super::execute::check_remote;
+use super::pace::Mark;
 use crate::ib::env::{Counter, QpEnv};
 use crate::ib::shared::Shared;
 use crate::memory::Access;
@@ -21,6 +22,8 @@ pub(super) struct Executed {
     pub(super) packets: u32,
     /// Message sequence number that its answer carries.
     pub(super) msn: u32,
+    /// When the request came.
+    at: Instant,
     pub(super) what: What,
 }
 
@@ -31,17 +34,18 @@ pub(super) enum What {
 }
 
 impl Executed {
-    pub(super) fn read(first: Psn, packets: u32, reth: &Reth, msn: u32) -> Executed {
+    pub(super) fn read(first: Psn, packets: u32, reth: &Reth, msn: u32, at: Instant) -> Executed {
         Executed {
             first,
             packets,
             msn,
+            at,
             what: What::Read { va: reth.va, rkey: reth.rkey, length: reth.length },
         }
     }
 
-    pub(super) fn atomic(first: Psn, opcode: Opcode, original: u64, msn: u32) -> Executed {
-        Executed { first, packets: 1, msn, what: What::Atomic { opcode, original } }
+    pub(super) fn atomic(first: Psn, opcode: Opcode, original: u64, msn: u32, at: Instant) -> Executed {
+        Executed { first, packets: 1, msn, at, what: What::Atomic { opcode, original } }
     }
 
     fn end(&self) -> Psn {
@@ -60,7 +64,7 @@ impl Executed {
         let rest = length - skipped.min(length);
         let same = reth.rkey == rkey && reth.va == va.wrapping_add(u64::from(skipped)) && reth.length <= rest;
         let packets = (reth.length as usize).div_ceil(mtu).max(1) as u32;
-        same.then(|| Executed::read(psn, packets, reth, self.msn))
+        same.then(|| Executed::read(psn, packets, reth, self.msn, self.at))
     }
 }
 
@@ -94,6 +98,8 @@ impl Responder {
                 if let Some(rest) = done.resume(psn, &reth, sh.mtu)
                     && check_remote(sh, env, &reth, Access::REMOTE_READ).is_ok()
                 {
+                    let requests = self.executed.iter().map(|e| Mark { psn: e.first, at: e.at });
+                    self.replies.note_repeat(Mark { psn, at: now }, psn == done.first, self.epsn, requests);
                     self.replies.queue_read_again(&rest, &done);
                 }
             }

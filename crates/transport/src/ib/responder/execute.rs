@@ -29,9 +29,9 @@ impl Responder {
         } else if opcode.is_write() {
             self.execute_write(sh, env, packet)?;
         } else if opcode == Opcode::RC_READ_REQUEST {
-            return self.execute_read(sh, env, packet);
+            return self.execute_read(sh, env, now, packet);
         } else {
-            return self.execute_atomic(sh, env, packet);
+            return self.execute_atomic(sh, env, now, packet);
         }
         self.executed_one(1);
         self.ack_psn = packet.bth.psn;
@@ -179,6 +179,7 @@ impl Responder {
         &mut self,
         sh: &Shared,
         env: &mut E,
+        now: Instant,
         packet: &RocePacket<'_>,
     ) -> Result<(), Refusal> {
         let Some(reth) = packet.reth else { return Err(Refusal::INVALID) };
@@ -187,9 +188,9 @@ impl Responder {
         let packets = (reth.length as usize).div_ceil(sh.mtu).max(1) as u32;
         self.executed_one(packets);
         self.count_message();
-        let done = Executed::read(packet.bth.psn, packets, &reth, self.msn);
+        let done = Executed::read(packet.bth.psn, packets, &reth, self.msn, now);
         self.remember(sh, done);
-        self.replies.queue_read(&done, packet.bth.psn);
+        self.replies.queue_read(&done, now);
         env.count(Counter::RxReadRequests, 1);
         env.count(Counter::RdmaRecvs, 1);
         Ok(())
@@ -199,6 +200,7 @@ impl Responder {
         &mut self,
         sh: &Shared,
         env: &mut E,
+        now: Instant,
         packet: &RocePacket<'_>,
     ) -> Result<(), Refusal> {
         let Some(eth) = packet.atomic_eth else { return Err(Refusal::INVALID) };
@@ -217,9 +219,9 @@ impl Responder {
         let original = env.memory().atomic(&at, op).map_err(|_| Refusal::ACCESS)?;
         self.executed_one(1);
         self.count_message();
-        let done = Executed::atomic(packet.bth.psn, packet.bth.opcode, original, self.msn);
+        let done = Executed::atomic(packet.bth.psn, packet.bth.opcode, original, self.msn, now);
         self.remember(sh, done);
-        self.replies.queue_atomic(&done);
+        self.replies.queue_atomic(&done, now);
         env.count(Counter::RxAtomicRequests, 1);
         Ok(())
     }

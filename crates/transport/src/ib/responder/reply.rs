@@ -2,7 +2,7 @@
 //!
 //! Read IBTA vol. 1 §9.7.5.1 (generating responses) and §9.7.5.1.9 (coalescing). READ and atomic answers wait in PSN
 //! order, each request at most once, so that a repetition rewinds an answer instead of adding one: memory is bounded by
-//! the responder resources. One pending ACK stands for all before it; it and the NAK leave after the queue is empty. One
+//! the responder resources. After a rewind they are paced (`pace`). One pending ACK stands for all before it; it and the NAK leave after the queue is empty. One
 //! burst a poll is all that leaves at once.
 
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ use everywire_wire::{Aeth, AtomicAckEth, Opcode, Psn, RKey, Syndrome};
 use super::ACK_DELAY;
 use super::duplicate::{Executed, What};
 use super::execute::access;
+use super::pace::{Mark, Pace};
 use crate::ib::burst::Burst;
 use crate::ib::env::{Counter, QpEnv};
 use crate::ib::shared::Shared;
@@ -70,6 +71,7 @@ struct Nak {
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     queue: VecDeque<Answer>,
+    pace: Pace,
     ack: Option<Ack>,
     nak: Option<Nak>,
     /// The NAK that ended the connection, for repetition.
@@ -86,16 +88,31 @@ impl Replies {
         self.queue.iter().filter(|a| !a.again).count()
     }
 
-    pub(super) fn queue_read(&mut self, run: &Executed, psn: Psn) {
+    pub(super) fn queue_read(&mut self, run: &Executed, now: Instant) {
         // Its response acknowledges what came before (IBTA §9.7.5.1.1).
-        if self.ack.is_some_and(|a| a.psn.before(psn)) {
+        if self.ack.is_some_and(|a| a.psn.before(run.first)) {
             self.ack = None;
         }
+        self.pace.asked(run.packets, now);
         self.queue.push_back(Answer::of(run, false));
     }
 
-    pub(super) fn queue_atomic(&mut self, run: &Executed) {
-        self.queue_read(run, run.first);
+    pub(super) fn queue_atomic(&mut self, run: &Executed, now: Instant) {
+        self.queue_read(run, now);
+    }
+
+    /// Answers from `to` on are asked for again; for the rest see [`Pace::rewound`]. Those that wait are no loss.
+    pub(super) fn note_repeat(
+        &mut self,
+        to: Mark,
+        whole: bool,
+        newest: Psn,
+        requests: impl Iterator<Item = Mark>,
+    ) {
+        let sent = self.queue.front().is_none_or(|a| to.psn.before(a.next()));
+        if sent && !self.hurried {
+            self.pace.rewound(to, whole, newest, requests);
+        }
     }
 
     /// The READ `whole` was asked for again from the start of `rest`.
@@ -164,9 +181,10 @@ impl Replies {
         self.hurry();
     }
 
-    /// Nothing waits for a ride any more.
+    /// Nothing waits for a ride any more, nor for its time.
     pub(super) fn hurry(&mut self) {
         self.hurried = true;
+        self.pace.end();
     }
 
     /// Whether the pending ACK or NAK comes before any other packet.
@@ -174,20 +192,24 @@ impl Replies {
         self.missed && self.queue.is_empty() && (self.ack.is_some() || self.nak.is_some())
     }
 
-    /// When the pending ACK stops waiting.
+    /// When the pending ACK stops waiting, or the next answer.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.ack.filter(|_| self.queue.is_empty()).map(|a| a.due)
+        if self.queue.is_empty() { self.ack.map(|a| a.due) } else { self.pace.poll_timeout() }
     }
 
-    /// READ and atomic responses, as many as fit. An error: memory that was checked before can no longer be read.
+    /// READ and atomic responses, as many as fit and may leave. An error: memory that was checked before can no longer be read.
     pub(super) fn transmit<E: QpEnv>(
         &mut self,
         sh: &Shared,
         env: &mut E,
+        now: Instant,
         burst: &mut Burst,
     ) -> Result<(), Psn> {
         let before = burst.packets();
-        while let Some(answer) = self.queue.front_mut() {
+        let most = if self.queue.is_empty() { 0 } else { self.pace.allowance(now) as usize };
+        while burst.packets() - before < most
+            && let Some(answer) = self.queue.front_mut()
+        {
             let psn = answer.next();
             match emit(sh, env, burst, answer) {
                 Ok(true) => answer.sent += 1,
@@ -204,7 +226,9 @@ impl Replies {
                 self.queue.pop_front();
             }
         }
-        env.count(Counter::SentPkts, (burst.packets() - before) as u64);
+        let sent = burst.packets() - before;
+        self.pace.sent(sent as u32);
+        env.count(Counter::SentPkts, sent as u64);
         Ok(())
     }
 

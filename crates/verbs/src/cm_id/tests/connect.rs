@@ -470,16 +470,22 @@ fn a_path_mtu_that_the_peer_does_not_take() {
     let (ours, peers) = world.join(connection.disconnect(), accepted.closed());
     assert_eq!((ours, peers), (DisconnectReason::Local, DisconnectReason::Peer));
 
-    let rejected = |info: Vec<u8>| {
+    let rejected = |info: Vec<u8>, asked_mtu| {
         let (reason, private_data) = (RejReason::InvalidPathMtu, Vec::new());
-        CmErrorKind::Rejected { reason, info, private_data }.to_string()
+        CmErrorKind::Rejected { reason, info, asked_mtu, private_data }.to_string()
     };
-    assert!(
-        rejected(vec![3]).ends_with("cannot take packets of this MTU: 1024 bytes at most"),
-        "{}",
-        rejected(vec![3])
-    );
-    assert!(rejected(vec![0]).ends_with("cannot take packets of this MTU"));
+    for (info, asked, end) in [
+        (
+            vec![3],
+            Some(Mtu::M4096),
+            "cannot take packets of this MTU: 1024 bytes at most, asked for were 4096",
+        ),
+        (vec![0], Some(Mtu::M4096), "cannot take packets of this MTU: asked for were 4096"),
+        (vec![0], None, "cannot take packets of this MTU"),
+    ] {
+        let text = rejected(info, asked);
+        assert!(text.ends_with(end), "{text}");
+    }
 }
 
 /// The communication id of the next REQ that `world`'s wire carries, as it comes by.
