@@ -10,6 +10,7 @@ mod capture;
 mod guest;
 mod hang;
 mod iwarp;
+mod kernel_log;
 mod lab;
 pub mod opensm;
 mod scenarios;

@@ -4,7 +4,7 @@
 //! pause and no error. FUA stays FUA, a flush is SYNCHRONIZE CACHE, trim and zeroes are WRITE SAME, with and without UNMAP. Data
 //! passes through registered buffers, which are kept and used again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use everywire_block::{BlockError, BlockOp, Geometry, IoBuf, IoResult, format_size};
 use everywire_srp::rdma::SrpError;
-use everywire_srp::rdma::initiator::Disk;
+use everywire_srp::rdma::initiator::{Disk, SrpErrorKind};
 use everywire_verbs::MemoryRegion;
 
 use super::{Ground, Place, failed};
@@ -28,6 +28,8 @@ const LEAST_BUFFER: usize = 4096;
 const KEPT: usize = 32 << 20;
 /// Bytes copied at a time between a registered buffer and a client's.
 const COPY: usize = 64 << 10;
+/// Bytes of zeroes written by one command where the unit knows no WRITE SAME.
+const ZEROES: u64 = 1 << 20;
 /// What a command should move for best speed.
 const OPTIMAL_IO: u32 = 4096;
 
@@ -82,7 +84,8 @@ async fn serve(args: &Args, ground: &Ground, disk: Disk, signals: &mut Signals) 
     let server = Server::listen(&args.nbd).await?;
     print(format_args!("listening on {}, {size}, {description}", server.door()))?;
     let rt = ground.rt();
-    let attached = Rc::new(Attached { disk: disk.clone(), free: RefCell::default() });
+    let attached =
+        Rc::new(Attached { disk: disk.clone(), zeroes: Cell::new(Zeroes::Unmap), free: RefCell::default() });
     let working = rt.clone();
     rt.spawn(async move {
         commands.serve(&working, move |command| attached.clone().carry_out(command)).await;
@@ -93,9 +96,23 @@ async fn serve(args: &Args, ground: &Ground, disk: Disk, signals: &mut Signals) 
     if geometry.read_only { Ok(()) } else { disk.flush().await.map_err(failed) }
 }
 
+/// How zeroes are written, as far as the unit knows it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeroes {
+    Unmap,
+    Same,
+    Written,
+}
+
+/// The unit has answered, and not with GOOD.
+fn refused(error: &SrpError) -> bool {
+    matches!(*error.kind, SrpErrorKind::Status { .. })
+}
+
 /// The disk, and buffers that wait for the next command, by their size.
 struct Attached {
     disk: Disk,
+    zeroes: Cell<Zeroes>,
     free: RefCell<BTreeMap<usize, Vec<MemoryRegion>>>,
 }
 
@@ -106,7 +123,7 @@ impl Attached {
             Command::Write { offset, from, fua } => self.write(offset, &from, fua).await,
             Command::Flush => self.disk.flush().await.map_err(|e| io_error(BlockOp::Flush, 0, e)),
             Command::WriteZeroes { offset, len, may_unmap } => {
-                let done = self.disk.write_zeroes(offset, len, may_unmap).await;
+                let done = self.write_zeroes(offset, len, may_unmap).await;
                 done.map_err(|e| io_error(BlockOp::WriteZeroes, offset, e))
             }
         }
@@ -137,6 +154,27 @@ impl Attached {
         }
         self.disk.write_from(offset, &buffer, 0, from.len(), fua).await.map_err(error)?;
         self.keep(buffer);
+        Ok(())
+    }
+
+    /// By WRITE SAME as far as the unit knows it, and by writing where it does not.
+    async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), SrpError> {
+        if may_unmap && self.zeroes.get() == Zeroes::Unmap {
+            match self.disk.write_zeroes(offset, len, true).await {
+                Err(error) if refused(&error) => self.zeroes.set(Zeroes::Same),
+                other => return other,
+            }
+        }
+        if self.zeroes.get() != Zeroes::Written {
+            match self.disk.write_zeroes(offset, len, false).await {
+                Err(error) if refused(&error) => self.zeroes.set(Zeroes::Written),
+                other => return other,
+            }
+        }
+        let zeroes = self.disk.buffer(ZEROES.min(len) as usize)?;
+        for at in (0..len).step_by(ZEROES as usize) {
+            self.disk.write_from(offset + at, &zeroes, 0, ZEROES.min(len - at) as usize, false).await?;
+        }
         Ok(())
     }
 

@@ -13,6 +13,8 @@ const MAX_TRANSFER: u32 = 1 << 20;
 const MAX_SAME: u64 = 32 << 20;
 /// FUA in byte 1 of WRITE (16).
 const FUA: u8 = 0x08;
+/// DPOFUA among the device-specific parameters of a disk: it knows FUA (SBC-3 §6.4.1).
+const DPOFUA: u8 = 0x10;
 /// UNMAP in byte 1 of WRITE SAME (16).
 const UNMAP: u8 = 0x08;
 /// WP among the device-specific parameters of a disk (SBC-3 §6.4.1).
@@ -46,6 +48,8 @@ pub struct Disk {
     session: Initiator,
     lun: u64,
     capacity: Capacity,
+    /// FUA is known.
+    fua: bool,
 }
 
 /// A LUN as PDUs carry it: peripheral addressing below 256, flat space above (SAM-5 §4.7).
@@ -57,7 +61,7 @@ pub(super) fn encode_lun(lun: u16) -> u64 {
 impl Disk {
     pub(super) async fn open(session: Initiator, lun: u16) -> Result<Disk, IscsiError> {
         let capacity = Capacity { blocks: 0, block_size: 1 };
-        let mut disk = Disk { session, lun: encode_lun(lun), capacity };
+        let mut disk = Disk { session, lun: encode_lun(lun), capacity, fua: false };
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
         let data = disk.run("READ CAPACITY (16)", &cdb, Transfer::In(32)).await?.data;
@@ -71,6 +75,12 @@ impl Disk {
             return Err(IscsiError::Protocol(format!("logical blocks of {size} bytes")));
         }
         disk.capacity = Capacity { blocks: last.saturating_add(1), block_size: size };
+        disk.fua = match disk.device_specific().await {
+            Ok(specific) => specific & DPOFUA != 0,
+            // It has no mode pages.
+            Err(IscsiError::Status { .. }) => false,
+            Err(lost) => return Err(lost),
+        };
         Ok(disk)
     }
 
@@ -161,12 +171,16 @@ impl Disk {
         self.write_with(offset, data, 0).await
     }
 
-    /// The same, durable when it is complete.
+    /// The same, durable when it is complete: with FUA, and where a unit does not know that, with a flush behind it.
     ///
     /// # Errors
     /// See [`IscsiError`].
     pub async fn write_through(&self, offset: u64, data: Bytes) -> Result<(), IscsiError> {
-        self.write_with(offset, data, FUA).await
+        if self.fua {
+            return self.write_with(offset, data, FUA).await;
+        }
+        self.write(offset, data).await?;
+        self.flush().await
     }
 
     async fn write_with(&self, offset: u64, data: Bytes, flags: u8) -> Result<(), IscsiError> {
@@ -207,9 +221,14 @@ impl Disk {
     /// # Errors
     /// See [`IscsiError`].
     pub async fn is_read_only(&self) -> Result<bool, IscsiError> {
+        Ok(self.device_specific().await? & WRITE_PROTECTED != 0)
+    }
+
+    /// The device-specific parameters of the mode parameter header.
+    async fn device_specific(&self) -> Result<u8, IscsiError> {
         // All pages without block descriptors: of the header only is asked.
         let done = self.run("MODE SENSE (6)", &[0x1a, 0x08, 0x3f, 0, 4, 0], Transfer::In(4)).await?;
-        Ok(done.data.get(2).is_some_and(|specific| specific & WRITE_PROTECTED != 0))
+        Ok(done.data.get(2).copied().unwrap_or_default())
     }
 
     /// Makes every completed write durable.

@@ -110,7 +110,7 @@ fn fio(bench: &mut Bench) -> Result<(), String> {
 /// Without registrations every page is a descriptor. First with tables that the command holds, then with tables that the target
 /// fetches.
 fn many(bench: &mut Bench) -> Result<(), String> {
-    let plain = "register_always=N prefer_fr=N never_register=Y";
+    let plain = "register_always=N never_register=Y";
     for options in ["cmd_sg_entries=255", "cmd_sg_entries=12 indirect_sg_entries=2048 allow_ext_sg=1"] {
         with_target(bench, "ram:256MiB", |bench| {
             login(bench, &format!("{plain} {options}"))?;

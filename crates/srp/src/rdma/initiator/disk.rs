@@ -1,6 +1,7 @@
 //! A logical unit as a disk: capacity, read, write, flush, zeroes.
 //!
-//! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.22 (SYNCHRONIZE CACHE 10), §5.42 (WRITE SAME 16).
+//! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.22 (SYNCHRONIZE CACHE 10), §5.42 (WRITE SAME 16),
+//! SPC-4 §6.11 (MODE SENSE 6).
 //! Unit attentions are asked about again, as any driver does, and a busy unit is; a request larger than one command is cut.
 
 use std::time::Duration;
@@ -21,6 +22,10 @@ const ATTEMPTS: usize = 64;
 const CAPACITY_LEN: u32 = 32;
 const LBPME: u8 = 0x80;
 const INQUIRY_LEN: u16 = 36;
+/// Mode parameter header of MODE SENSE (6).
+const MODE_HEADER_LEN: u16 = 4;
+/// FUA is known (SBC-3 §6.4.1).
+const DPOFUA: u8 = 0x10;
 /// Logical blocks of these sizes are taken.
 const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 512..=1 << 16;
 
@@ -48,6 +53,8 @@ pub struct Disk {
     initiator: Initiator,
     lun: u64,
     capacity: Capacity,
+    /// FUA is known.
+    fua: bool,
 }
 
 /// A LUN as information units carry it: peripheral addressing below 256, flat space above (SAM-5 §4.7).
@@ -60,7 +67,7 @@ impl Disk {
     pub(super) async fn open(initiator: Initiator, lun: u16) -> Result<Self, SrpError> {
         const STEP: &str = "READ CAPACITY (16)";
         let capacity = Capacity { blocks: 0, block_size: 1, thin: false };
-        let mut disk = Self { initiator, lun: encode_lun(lun), capacity };
+        let mut disk = Self { initiator, lun: encode_lun(lun), capacity, fua: false };
         let region = disk.buffer(CAPACITY_LEN as usize)?;
         let data = IoData::In { region: &region, at: 0, len: CAPACITY_LEN };
         let command = Command::ReadCapacity16 { lba: 0, pmi: false, alloc: CAPACITY_LEN };
@@ -78,7 +85,28 @@ impl Disk {
         }
         let thin = bytes[14] & LBPME != 0;
         disk.capacity = Capacity { blocks: last.saturating_add(1), block_size: size, thin };
+        disk.fua = disk.knows_fua(&region).await?;
         Ok(disk)
+    }
+
+    /// Whether WRITE may have FUA: a unit that has no mode pages knows none.
+    async fn knows_fua(&self, region: &MemoryRegion) -> Result<bool, SrpError> {
+        // All pages without block descriptors: of the header only is asked.
+        let command = Command::ModeSense {
+            size: Size::Six,
+            llbaa: false,
+            dbd: true,
+            control: 0,
+            page: 0x3f,
+            subpage: 0,
+            alloc: MODE_HEADER_LEN,
+        };
+        let data = IoData::In { region, at: 0, len: MODE_HEADER_LEN.into() };
+        match self.run("MODE SENSE (6)", &command, data).await {
+            Ok(_) => Ok(self.bytes(region, 0, MODE_HEADER_LEN.into())?[2] & DPOFUA != 0),
+            Err(error) if matches!(*error.kind, SrpErrorKind::Status { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Its size.
@@ -187,7 +215,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes `len` bytes of `region` from `at` to byte `offset`; whole blocks. With `fua` they are on the medium then.
+    /// Writes `len` bytes of `region` from `at` to byte `offset`; whole blocks. With `fua` they are on the medium then: with
+    /// FUA, and where a unit does not know that, with a flush behind them.
     ///
     /// # Errors
     /// See [`SrpErrorKind`].
@@ -205,10 +234,10 @@ impl Disk {
             let piece = (len as u64 - done).min(self.piece());
             let io = self.io(lba + done / u64::from(self.capacity.block_size), piece);
             let data = IoData::Out { region, at: at + done as usize, len: piece as u32 };
-            self.run("WRITE (16)", &Command::Write(Io { fua, ..io }), data).await?;
+            self.run("WRITE (16)", &Command::Write(Io { fua: fua && self.fua, ..io }), data).await?;
             done += piece;
         }
-        Ok(())
+        if fua && !self.fua { self.flush().await } else { Ok(()) }
     }
 
     /// Reads `len` bytes from byte `offset`.
