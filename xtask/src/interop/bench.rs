@@ -71,7 +71,7 @@ impl Bench {
         }
         let built = wire::build_siw(&self.lab.folder.join("build-siw.log"))?;
         fs::create_dir_all(&share).map_err(|e| format!("{}: {e}", share.display()))?;
-        for file in Siw::ALL.map(|siw| format!("{}.ko", siw.name())) {
+        for file in Siw::ALL.map(|siw| format!("{}.ko", siw.module())) {
             let from = built.join(&file);
             fs::copy(&from, share.join(file)).map_err(|e| format!("{}: {e}", from.display()))?;
         }
@@ -237,7 +237,7 @@ impl Bench {
         if found.bad_crcs > 0 {
             findings.push(format!("tshark calls {} CRCs bad in {}", found.bad_crcs, file.display()));
         }
-        let with_crc = if siw.asks_crc() { found.fpdus() } else { 0 };
+        let with_crc = if siw.with_crc() { found.fpdus() } else { 0 };
         if found.good_crcs != with_crc {
             findings.push(format!(
                 "{} of {} FPDUs have a CRC, not {with_crc}",

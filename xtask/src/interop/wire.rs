@@ -18,7 +18,7 @@ pub enum Wire {
     Tcp,
 }
 
-/// What a siw module asks of its peers. All of them do what a peer asks of them.
+/// What a siw module asks of its peers, and our device of it. All modules do what a peer asks of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Siw {
     /// No CRC, no peer-to-peer connection.
@@ -29,41 +29,58 @@ pub enum Siw {
     P2p,
     /// Both.
     P2pCrc,
+    /// The plain module, and our device as it comes, which offers a CRC.
+    Offered,
+    /// `P2p` with the other RTR.
+    P2pRead,
+    /// `P2pCrc` with the other RTR.
+    P2pCrcWrite,
 }
 
+/// One of them: its name in a case's, the module's file without `.ko`, and our device's options beside it.
+type Row = (&'static str, &'static str, &'static str);
+
 impl Siw {
-    /// Every variant.
+    /// Every module, with what is off in it off on the wire and what is on in it on whoever connects.
     pub const ALL: [Siw; 4] = [Siw::Plain, Siw::Crc, Siw::P2p, Siw::P2pCrc];
 
-    /// Whether it asks for CRCs.
-    pub fn asks_crc(self) -> bool {
-        matches!(self, Siw::Crc | Siw::P2pCrc)
+    /// What our device asks of a module that does not.
+    pub const ASKED: [Siw; 3] = [Siw::Offered, Siw::P2pRead, Siw::P2pCrcWrite];
+
+    fn row(self) -> Row {
+        match self {
+            Siw::Plain => ("", "plain", ",crc=off"),
+            Siw::Crc => ("crc-", "crc", ""),
+            Siw::P2p => ("p2p-", "p2p", ",crc=off,rtr=write"),
+            Siw::P2pCrc => ("p2p-crc-", "p2p-crc", ",rtr=read"),
+            Siw::Offered => ("offered-", "plain", ""),
+            Siw::P2pRead => ("p2p-read-", "p2p", ",crc=off,rtr=read"),
+            Siw::P2pCrcWrite => ("p2p-crc-write-", "p2p-crc", ",rtr=write"),
+        }
+    }
+
+    /// Whether FPDUs have CRCs.
+    pub fn with_crc(self) -> bool {
+        matches!(self, Siw::Crc | Siw::P2pCrc | Siw::Offered | Siw::P2pCrcWrite)
     }
 
     /// Whether it opens connections peer to peer.
     pub fn peer_to_peer(self) -> bool {
-        matches!(self, Siw::P2p | Siw::P2pCrc)
+        !matches!(self, Siw::Plain | Siw::Crc | Siw::Offered)
     }
 
-    /// What our device asks for beside it, so that what the variant is without is off on the wire and what it is with is on
-    /// whoever connects. The two peer-to-peer ones ask for one RTR each of those that siw knows.
-    fn ours(self) -> &'static str {
-        match self {
-            Siw::Plain => ",crc=off",
-            Siw::Crc => "",
-            Siw::P2p => ",crc=off,rtr=write",
-            Siw::P2pCrc => ",rtr=read",
-        }
+    /// What names of cases have of it.
+    pub fn prefix(self) -> &'static str {
+        self.row().0
     }
 
     /// The module's file name, without `.ko`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Siw::Plain => "plain",
-            Siw::Crc => "crc",
-            Siw::P2p => "p2p",
-            Siw::P2pCrc => "p2p-crc",
-        }
+    pub fn module(self) -> &'static str {
+        self.row().1
+    }
+
+    fn ours(self) -> &'static str {
+        self.row().2
     }
 }
 
@@ -72,7 +89,7 @@ impl Wire {
     pub fn up(self) -> String {
         match self {
             Wire::RoceV2 | Wire::Tcp => "bash /lab/wire.sh rxe".into(),
-            Wire::Iwarp(siw) => format!("bash /lab/wire.sh siw {}", siw.name()),
+            Wire::Iwarp(siw) => format!("bash /lab/wire.sh siw {}", siw.module()),
         }
     }
 

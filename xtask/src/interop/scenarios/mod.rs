@@ -59,11 +59,7 @@ impl Case {
 
     /// The same over iWARP, with this siw in the guests.
     fn siw(self, siw: Siw) -> Case {
-        let name = match siw {
-            Siw::Plain => format!("siw-{}", self.name),
-            siw => format!("siw-{}-{}", siw.name(), self.name),
-        };
-        Case { name, wire: Wire::Iwarp(siw), ..self }
+        Case { name: format!("siw-{}{}", siw.prefix(), self.name), wire: Wire::Iwarp(siw), ..self }
     }
 
     /// The same over TCP.

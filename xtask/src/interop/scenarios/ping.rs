@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Case, EVERY_LINK, over_siw};
 use crate::interop::bench::Bench;
+use crate::interop::wire::Siw;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const ROUNDS: &str = "20";
@@ -25,7 +26,11 @@ pub fn cases() -> Vec<Case> {
         raw_server().v6().in_sample(),
     ];
     let siw = [client(), server()].into_iter().flat_map(|case| over_siw(&case, &EVERY_LINK));
-    roce.into_iter().chain(siw).collect()
+    let asked = [client(), server()].into_iter().flat_map(|case| Siw::ASKED.map(|siw| case.clone().siw(siw)));
+    // The device as it comes is what everybody starts with.
+    let asked =
+        asked.map(|case| if case.name == "siw-offered-ping-client" { case.in_sample() } else { case });
+    roce.into_iter().chain(siw).chain(asked).collect()
 }
 
 fn client(bench: &mut Bench) -> Result<(), String> {
