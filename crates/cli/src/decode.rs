@@ -5,6 +5,7 @@
 //! or VCRC, or an FPDU with a wrong CRC, is shown as such and counted.
 
 mod cm;
+mod fpdu;
 #[cfg(test)]
 mod fuzz;
 mod infiniband;

@@ -92,7 +92,7 @@ fn its_capture_is_decoded() {
         assert!(lines.text().contains(word), "no {word}");
     }
     assert!(lines.stderr.contains(&format!(" {seen} InfiniBand, 0 with a bad VCRC")), "{}", lines.stderr);
-    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband");
+    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband", "infiniband", 10);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn programs_talk_through_a_router() {
     assert!(refused.stderr.contains("a router's port"), "{}", refused.stderr);
     server.signal("TERM");
     assert!(server.wait().success());
-    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband");
+    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband", "infiniband", 10);
 }
 
 /// Three subnets in a row: each manager and each router knows which router leads on, and hops count down at both.

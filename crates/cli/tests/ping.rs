@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Scratch, Server, device, fabric_of_two, ip, run, tshark_finds_nothing};
@@ -24,7 +25,26 @@ fn two_processes_and_their_capture() {
     assert_eq!(text.matches("RC RDMA Write First").count(), 7);
     assert_eq!(text.matches("RC RDMA Read Response Last").count(), 7);
     assert!(text.contains("message=DREQ"), "the client disconnects");
-    tshark_finds_nothing(&capture, "_ws.malformed");
+    tshark_finds_nothing(&capture, "_ws.malformed", "infiniband", 7 * 8);
+}
+
+/// Markers are part of what CRCs sum (RFC 5044 §4.3): tshark calls them good as well, of the FPDUs that it follows.
+#[test]
+fn markers_in_a_capture() {
+    let scratch = Scratch::new("ping-markers");
+    let capture = scratch.file("ping.pcapng");
+    let (near, far) = (format!("iwarp:{},markers", ip(19)), format!("iwarp:{},markers", ip(18)));
+    let _server = Server::start(&["ping", "--listen", "--device", &far]);
+    run(&["ping", &ip(18), "--device", &near, "-C", "7", "-S", "9000", "--capture", &capture]).expect(0);
+    let outcome = run(&["decode", &capture]).expect(0);
+    assert!(outcome.stderr.contains(" 0 with a bad ICRC, 0 malformed"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(", 0 FPDUs with a wrong CRC"), "{}", outcome.stderr);
+    assert!(outcome.text().matches("RDMA Read Response").count() >= 7, "{}", outcome.text());
+    tshark_finds_nothing(&capture, "_ws.malformed", "iwarp_mpa.marker_fpduptr", 1);
+    if let Ok(output) = Command::new("tshark").args(["-r", &capture, "-O", "iwarp_mpa"]).output() {
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("Good CRC32") && !text.contains("Bad CRC32"), "{text}");
+    }
 }
 
 /// The same turns over iWARP and InfiniBand; what was on the wire is in order, says `decode`, and tshark finds nothing malformed.
@@ -44,7 +64,8 @@ fn every_other_wire() {
         let outcome = run(&["decode", &capture]).expect(0);
         assert!(outcome.stderr.contains(" 0 with a bad ICRC, 0 malformed"), "{}", outcome.stderr);
         assert!(outcome.text().lines().count() > 7 * 6, "{wire}: {}", outcome.text());
-        tshark_finds_nothing(&capture, "_ws.malformed");
+        let protocol = if wire == "iwarp" { "iwarp_ddp_rdmap" } else { "infiniband" };
+        tshark_finds_nothing(&capture, "_ws.malformed", protocol, 7 * 5);
     }
 }
 

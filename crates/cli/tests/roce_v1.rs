@@ -33,7 +33,7 @@ fn ping_and_its_capture() {
             "{frame}"
         );
     }
-    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband");
+    tshark_finds_nothing(&capture, "_ws.malformed or !infiniband", "infiniband", 10);
 }
 
 /// A member answers whoever asks the group, by frames of RoCE v1 and by UDP.

@@ -7,10 +7,13 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use everywire_wire::ddp::{DdpHeader, DdpTarget};
-use everywire_wire::mpa::{Enhanced, Fpdu, MARKER_INTERVAL, Marker, StartFrame, StartKind};
-use everywire_wire::rdmap::{RdmapControl, RdmapOpcode, ReadRequest, Terminate};
+use everywire_wire::mpa::{Enhanced, StartFrame, StartKind};
+use everywire_wire::rdmap::{
+    AtomicRequest, AtomicResponse, RdmapControl, RdmapOpcode, ReadRequest, Terminate,
+};
 use serde_json::{Map, Value, json};
 
+use super::fpdu::{Fpdus, Whole};
 use super::packet::hex;
 use super::tcp::{Direction, Segment};
 
@@ -41,12 +44,10 @@ enum Stage {
 struct Side {
     tcp: Direction,
     stage: Stage,
-    /// Bytes in order that are not taken apart yet, without markers.
+    /// Bytes in order up to the end of the start frame.
     bytes: Vec<u8>,
-    /// Bytes of the stream since its start frame, markers included.
-    position: u64,
-    /// Of a marker that the last segment cut, how many bytes are still to come.
-    marker_left: usize,
+    /// What follows it.
+    fpdus: Fpdus,
     /// What its start frame says, once it was seen.
     asks_crc: bool,
     asks_markers: bool,
@@ -133,38 +134,9 @@ impl Connection {
         let crc = self.sides.iter().any(|side| side.asks_crc);
         let markers = self.sides[1 - way].asks_markers;
         let side = &mut self.sides[way];
-        side.without_markers(fresh, markers);
-        let mut at = 0;
-        while let Ok(fpdu) = Fpdu::parse(&side.bytes[at..]) {
+        side.fpdus.push(fresh);
+        while let Some(fpdu) = side.fpdus.next(markers) {
             units.push(unit(&fpdu, crc));
-            at += fpdu.len();
-        }
-        side.bytes.drain(..at);
-    }
-}
-
-impl Side {
-    /// Appends stream bytes, the markers taken out (RFC 5044 §4.3: one before the first FPDU and every 512 bytes from it).
-    fn without_markers(&mut self, mut fresh: &[u8], markers: bool) {
-        if !markers {
-            self.bytes.extend_from_slice(fresh);
-            return;
-        }
-        while !fresh.is_empty() {
-            if self.marker_left == 0 && self.position.is_multiple_of(MARKER_INTERVAL) {
-                self.marker_left = Marker::LEN;
-            }
-            let until_marker = (MARKER_INTERVAL - self.position % MARKER_INTERVAL) as usize;
-            let marker = self.marker_left > 0;
-            let (taken, rest) =
-                fresh.split_at(fresh.len().min(if marker { self.marker_left } else { until_marker }));
-            if marker {
-                self.marker_left -= taken.len();
-            } else {
-                self.bytes.extend_from_slice(taken);
-            }
-            self.position += taken.len() as u64;
-            fresh = rest;
         }
     }
 }
@@ -217,17 +189,19 @@ fn start_frame(side: &mut Side) -> Result<Started, Option<Value>> {
 }
 
 /// One FPDU.
-fn unit(fpdu: &Fpdu<'_>, crc: bool) -> Value {
-    let good = fpdu.crc == fpdu.computed_crc();
-    let crc = match (crc, good) {
+fn unit(fpdu: &Whole, crc: bool) -> Value {
+    let crc = match (crc, fpdu.good_crc) {
         (false, _) => "none",
         (true, true) => "good",
         (true, false) => "bad",
     };
-    let mut unit = match segment(fpdu.ulpdu) {
+    let mut unit = match segment(&fpdu.ulpdu) {
         Ok(unit) => unit,
         Err(why) => json!({"error": why}),
     };
+    if let Some(why) = &fpdu.error {
+        unit["error"] = json!(why);
+    }
     unit["crc"] = json!(crc);
     unit
 }
@@ -270,6 +244,16 @@ fn segment(ulpdu: &[u8]) -> Result<Value, String> {
             let terminate = Terminate::parse(payload).map_err(|e| e.to_string())?;
             unit["terminate"] = json!(terminate.error.text());
             terminate.emit(&mut again);
+        }
+        RdmapOpcode::AtomicRequest => {
+            let mut emitted = [0; AtomicRequest::LEN];
+            AtomicRequest::parse(payload).map_err(|e| e.to_string())?.emit(&mut emitted);
+            again.extend(emitted);
+        }
+        RdmapOpcode::AtomicResponse => {
+            let mut emitted = [0; AtomicResponse::LEN];
+            AtomicResponse::parse(payload).map_err(|e| e.to_string())?.emit(&mut emitted);
+            again.extend(emitted);
         }
         _ => {}
     }

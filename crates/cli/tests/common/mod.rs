@@ -240,13 +240,21 @@ pub fn captures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures")
 }
 
-/// Fails if tshark, where it is installed, finds packets in a capture that this filter picks: the judge from outside.
+/// Fails if tshark, where it is installed, finds packets in a capture that this filter picks, or dissects fewer than `least` as
+/// `protocol`: the judge from outside.
 #[track_caller]
-pub fn tshark_finds_nothing(capture: &str, filter: &str) {
-    let tshark =
-        Command::new("tshark").args(["-r", capture, "--disable-protocol", "rpcordma", "-Y", filter]).output();
-    match tshark {
-        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), ""),
-        Err(e) => everywire_testkit::skipped(format_args!("tshark: {e}")),
+pub fn tshark_finds_nothing(capture: &str, filter: &str, protocol: &str, least: usize) {
+    let tshark = |filter: &str| {
+        Command::new("tshark").args(["-r", capture, "--disable-protocol", "rpcordma", "-Y", filter]).output()
+    };
+    let lines = |output: std::process::Output| {
+        assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    match tshark(filter) {
+        Ok(output) => assert_eq!(lines(output), ""),
+        Err(e) => return everywire_testkit::skipped(format_args!("tshark: {e}")),
     }
+    let dissected = lines(tshark(protocol).expect("it ran before")).lines().count();
+    assert!(dissected >= least, "tshark sees {protocol} in {dissected} frames of {capture}");
 }
