@@ -169,13 +169,16 @@ fn reroute(program: &Path, folder: &Path) -> Result<(), String> {
         server.end_ports.iter().find_map(|p| p.ip).ok_or("the server's port has no address")?.to_string();
     let (mine, theirs) = (device(&client.name), device(&server.name));
     let listening = fabric.start("listen", &["ping", "--listen", "--device", &theirs, "--count", ROUNDS])?;
-    let ping = fabric.start("ping", &["ping", "--device", &mine, "--count", ROUNDS, &address])?;
+    let mut ping = fabric.start("ping", &["ping", "--device", &mine, "--count", ROUNDS, &address])?;
     std::thread::sleep(Duration::from_secs(2));
     let way = routes::way(&shown.subnet()?, &shown.tables(), client.guid(), server.guid())?;
     // The first cable is the client's own, the second goes up from its leaf.
     let pulled = way.get(1).ok_or("the two hosts are at one switch")?;
     let node = shown.nodes.iter().find(|n| n.guid() == pulled.0.0).ok_or("no such node")?;
     fabric.link("down", &node.name, pulled.0.1)?;
+    if ping.wait(Duration::from_millis(50)).is_some() {
+        return Err(format!("ping was done before the cable was pulled: {ROUNDS} rounds are too few"));
+    }
     let after =
         rerouted(&fabric, &tools, &shown, pulled).map_err(|why| format!("{why}\n{}", opensm.log()))?;
     for (what, process) in [("ping", ping), ("ping --listen", listening)] {

@@ -35,7 +35,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         files().in_sample(),
         files().v6().jumbo(),
-        fio().in_sample(),
+        fio(),
         fio().v6().jumbo(),
         many().in_sample(),
         kill().reconnecting().in_sample(),
