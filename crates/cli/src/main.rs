@@ -15,6 +15,7 @@ mod devices;
 mod error;
 mod fabric;
 mod iscsi;
+mod logical_unit;
 mod nbd;
 mod nvme;
 mod patience;
