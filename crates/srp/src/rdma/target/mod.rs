@@ -53,7 +53,8 @@ impl Default for TargetOptions {
     fn default() -> Self {
         Self {
             data_pool: 64 << 20,
-            max_transfer: 16 << 20,
+            // What a logical unit announces as its MAXIMUM TRANSFER LENGTH must get through.
+            max_transfer: everywire_scsi::lun::MAX_TRANSFER,
             rd_atomic: 16,
             send_queue: 512,
             backlog: 128,
