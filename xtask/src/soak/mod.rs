@@ -9,6 +9,7 @@ mod fuzz;
 mod report;
 mod seeds;
 pub mod speed;
+pub mod storage;
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ struct Item {
     run: Run,
 }
 
-const ITEMS: [Item; 9] = [
+const ITEMS: [Item; 10] = [
     Item {
         name: "seeds",
         about: "The simulator's main workload under faults and kills, a thousand seeds a line.",
@@ -85,6 +86,13 @@ const ITEMS: [Item; 9] = [
                 of the baseline, then every ratio with both values.",
         heads: ["what", "values"],
         run: speed::run,
+    },
+    Item {
+        name: "storage",
+        about: "iSER on RAM disks beside tgt over TCP, NVMe over RDMA and RC READ in the same run, three times each, release \
+                build: the best of the product over the best of the other, then every ratio with both values.",
+        heads: ["what", "values"],
+        run: storage::run,
     },
 ];
 

@@ -125,7 +125,7 @@ fn hops() -> Result<(String, Option<String>), String> {
 }
 
 /// The program's standard output.
-fn everywire(args: &[&str]) -> Result<String, String> {
+pub(super) fn everywire(args: &[&str]) -> Result<String, String> {
     let program = shell::target().join("release/everywire");
     let log = super::logs().join(format!("speed-{}.log", args.join("-").replace('/', "_")));
     let done = shell::run(Command::new(program).args(args), &log, LIMIT)?;
@@ -137,7 +137,7 @@ fn everywire(args: &[&str]) -> Result<String, String> {
 }
 
 /// A program's one JSON object.
-fn json(output: &str) -> Result<serde_json::Value, String> {
+pub(super) fn json(output: &str) -> Result<serde_json::Value, String> {
     let start = output.find('{').unwrap_or(0);
     serde_json::from_str(&output[start..]).map_err(|e| format!("{e}: {output}"))
 }

@@ -1,0 +1,180 @@
+//! The item `storage`: iSER beside what it must be compared with, each pair in the same run: tgt (Debian's user-space
+//! iSCSI target) over TCP with our own initiator, NVMe over RDMA, and bare RC READs.
+//!
+//! RAM disks of 256 MiB on loopback, target and initiator in processes of their own. As in `speed`: three runs, all values
+//! shown, the best of the product over the best of what it is compared with; CI runs the same shorter, against half of a goal.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use super::report::Row;
+use super::speed::{everywire, json};
+use crate::interop;
+use crate::shell;
+use crate::test::{Outcome, Tally};
+
+/// The name of tgt's target.
+const IQN: &str = "iqn.2026-11.net.everywire:tgt";
+/// Bytes of its logical unit, as of those that `bench` serves to itself.
+const DISK: u64 = 256 << 20;
+const RUNS: usize = 3;
+/// In CI: at least one, and up to so many until half of a goal is met.
+const RUNS_IN_CI: usize = 6;
+/// How long tgt may take to be there.
+const START: Duration = Duration::from_secs(30);
+
+const RANDOM: [&str; 6] = ["--rw", "randread", "--block-size", "4KiB", "--depth", "32"];
+const LARGE: [&str; 6] = ["--rw", "read", "--block-size", "1MiB", "--depth", "16"];
+const READ: [&str; 6] = ["perf", "read", "--size", "1048576", "--depth", "16"];
+
+/// A line.
+struct Line {
+    name: &'static str,
+    load: &'static [&'static str],
+    other: Other,
+    /// What the product's rate over the other's must be at least.
+    goal: f64,
+}
+
+/// What a line is compared with.
+#[derive(Clone, Copy)]
+enum Other {
+    /// The same load by iSCSI over TCP on tgt.
+    Tgt,
+    /// The same load by NVMe over RDMA.
+    Nvme,
+    /// RC READs of the same size.
+    RcRead,
+}
+
+const LINES: [Line; 3] = [
+    Line { name: "iser-4KiB-tgt", load: &RANDOM, other: Other::Tgt, goal: 4.0 },
+    Line { name: "iser-4KiB-nvme", load: &RANDOM, other: Other::Nvme, goal: 0.9 },
+    Line { name: "iser-1MiB-read", load: &LARGE, other: Other::RcRead, goal: 0.8 },
+];
+
+/// The whole.
+pub fn run(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
+    let lines = super::chosen(names, LINES.iter().map(|line| (line.name.to_owned(), line)).collect())?;
+    interop::build_program()?;
+    for (name, line) in lines {
+        let started = Instant::now();
+        let outcome = line.measure(line.goal, "2", (RUNS, RUNS));
+        let (figures, failure) = outcome.unwrap_or_else(|why| (String::new(), Some(why)));
+        each(Row { name, seconds: started.elapsed().as_secs(), figures, failure });
+    }
+    Ok(())
+}
+
+/// The same for CI: against half of the goal, until it is met.
+pub fn sample() -> Result<Outcome, String> {
+    if !shell::have("tgtd") {
+        return Ok(Outcome::LeftOut("Debian packages are missing: tgt".to_owned()));
+    }
+    let mut tally = Tally::default();
+    for line in &LINES {
+        let outcome = line.measure(line.goal / 2.0, "0.5", (1, RUNS_IN_CI));
+        let (figures, failure) = outcome.unwrap_or_else(|why| (String::new(), Some(why)));
+        println!("    {:20} {figures} {}", line.name, failure.as_deref().unwrap_or("ok"));
+        tally.add(Tally::one(failure.is_none()));
+    }
+    Ok(Outcome::Counted(tally))
+}
+
+impl Line {
+    /// Measures for so many seconds each, `runs.0` times, and up to `runs.1` times until the goal is met. Figures and failure.
+    fn measure(
+        &self,
+        goal: f64,
+        seconds: &str,
+        runs: (usize, usize),
+    ) -> Result<(String, Option<String>), String> {
+        let tgt = matches!(self.other, Other::Tgt).then(Tgt::start).transpose()?;
+        let (mut values, mut best, mut met) = (Vec::new(), (0.0_f64, 0.0_f64), false);
+        while values.len() < runs.0 || (values.len() < runs.1 && !met) {
+            let ours = rate(&[&["iscsi", "bench"], self.load].concat(), seconds)?;
+            let other = match self.other {
+                Other::Tgt => {
+                    let portal = tgt.as_ref().map(|tgt| tgt.portal.as_str()).unwrap_or_default();
+                    rate(&[&["iscsi", "bench", portal, IQN, "--lun", "1"], self.load].concat(), seconds)?
+                }
+                Other::Nvme => rate(&[&["nvme", "bench"], self.load].concat(), seconds)?,
+                Other::RcRead => rate(&READ, seconds)?,
+            };
+            values.push(format!("{:.2} ({ours:.3}/{other:.3})", ours / other));
+            best = (best.0.max(ours), best.1.max(other));
+            met = best.0 >= goal * best.1;
+        }
+        let figures = format!("{:.2}, goal at least {goal}; {} GB/s", best.0 / best.1, values.join(", "));
+        Ok((figures, (!met).then(|| format!("misses at least {goal}"))))
+    }
+}
+
+/// 10^9 bytes a second that a bench of the program gives.
+fn rate(args: &[&str], seconds: &str) -> Result<f64, String> {
+    let value = json(&everywire(&[args, &["--seconds", seconds, "--json"]].concat())?)?;
+    let bytes = value["gb_per_s"].as_f64().or_else(|| value["gbit_per_s"].as_f64().map(|bits| bits / 8.0));
+    bytes.ok_or_else(|| format!("no rate in {value}"))
+}
+
+/// A running tgtd with one logical unit in memory; it ends with this value.
+struct Tgt {
+    daemon: Child,
+    /// ADDRESS:PORT.
+    portal: String,
+    /// What the logical unit lies on.
+    disk: PathBuf,
+}
+
+impl Tgt {
+    fn start() -> Result<Tgt, String> {
+        if !shell::have("tgtd") {
+            return Err("no tgtd: install Debian's package tgt".to_owned());
+        }
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let port = port.map_err(|e| format!("no free port: {e}"))?.port();
+        let portal = format!("127.0.0.1:{port}");
+        let disk = PathBuf::from(format!("/dev/shm/everywire-tgt-{port}"));
+        File::create(&disk)
+            .and_then(|file| file.set_len(DISK))
+            .map_err(|e| format!("{}: {e}", disk.display()))?;
+        let mut command = Command::new("tgtd");
+        command.args(["-f", "-C", &port.to_string(), "--iscsi", &format!("portal={portal}")]);
+        let daemon = shell::spawn(&mut command, &super::logs().join("tgtd.log"))?;
+        let tgt = Tgt { daemon, portal, disk };
+        let path = tgt.disk.display().to_string();
+        tgt.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", IQN])?;
+        tgt.admin(&["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &path])?;
+        tgt.admin(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
+        Ok(tgt)
+    }
+
+    /// One command of tgtadm; again while the daemon is not there yet.
+    fn admin(&self, args: &[&str]) -> Result<(), String> {
+        let (port, until) = (self.portal.rsplit(':').next().unwrap_or_default(), Instant::now() + START);
+        loop {
+            let mut command = Command::new("tgtadm");
+            command.args(["-C", port, "--lld", "iscsi"]).args(args);
+            let done = shell::run(&mut command, &super::logs().join("tgtadm.log"), START)?;
+            if done.ok() {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(format!("tgtadm {}: {}", args.join(" "), done.tail(3).trim()));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Tgt {
+    fn drop(&mut self) {
+        shell::kill_group(&self.daemon);
+        // Reaped, so that its port is free again.
+        let _ = self.daemon.wait();
+        let _ = fs::remove_file(&self.disk);
+    }
+}
