@@ -1,7 +1,10 @@
 //! A connected iWARP device whose peer's stream goes wrong at one place: honest FPDUs up to there, garbage from there on, cut
 //! anywhere. It says TERMINATE or closes before the garbage ends, every work request posted completes once, and nothing hangs.
 //!
-//! An input: where the garbage begins (two bytes), how the stream is cut, whether it overwrites, then the garbage.
+//! With CRC, and without: there what a header says wrong ends the stream with the FPDU that says it, while damage to what may be
+//! any value (a payload, where in its region a WRITE goes) is none that anybody could see, and ends nothing by itself.
+//!
+//! An input: where the garbage begins (two bytes), how the stream is cut, whether it overwrites and has CRCs, then the garbage.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,8 +21,9 @@ use everywire_verbs::{
 use everywire_wire::mpa;
 
 const IP: [u8; 4] = [192, 0, 2, 1];
-/// Behind any position so much garbage completes whatever a length field may announce.
-const FILL: usize = 70_000;
+/// Behind any position so much garbage completes whatever a length field may announce, and without CRC another FPDU behind
+/// that, of garbage alone.
+const FILL: usize = 140_000;
 /// Bytes of the first honest segment.
 const FIRST: usize = 48;
 const RECVS: std::ops::Range<u64> = 0..4;
@@ -187,17 +191,20 @@ fn seeds() -> Vec<Vec<u8>> {
     let honest = Bench::new(true).honest(true);
     (0..honest.len())
         .step_by(3)
-        .map(|at| vec![0, at as u8, 7, (at & 1) as u8, 0xff, 1, 0, at as u8])
+        .map(|at| vec![0, at as u8, 7, (at & 3) as u8, 0xff, 1, 0, at as u8])
         .collect()
 }
 
 target!(iwarp_device, seeds(), |bytes| {
     let [high, low, cut, how, garbage @ ..] = bytes else { return };
-    let mut bench = Bench::new(true);
-    let honest = bench.honest(true);
+    let crc = how & 2 == 0;
+    let mut bench = Bench::new(crc);
+    let honest = bench.honest(crc);
     let at = usize::from(u16::from_be_bytes([*high, *low]));
-    // A fill of zeroes would be honest empty FPDUs but for their CRC, which is not zero.
-    let stream = spoilt(&honest, at, how & 1 != 0, garbage, how >> 1);
+    // A fill of zeroes would be honest empty FPDUs but for their CRC, which is not zero. An FPDU of any other one byte is none: it
+    // is tagged, and not of RDMAP's version, or it names a queue that there is not.
+    let fill = if crc { how >> 2 } else { (how >> 2).max(1) };
+    let stream = spoilt(&honest, at, how & 1 != 0, garbage, fill);
     let (first, fill) = stream.split_at(stream.len() - FILL);
     bench.hear(first, usize::from(*cut));
     bench.hear(fill, 4096);
@@ -212,6 +219,85 @@ fn every_position() {
         for (bit, cut) in [(1, 1), (0x80, 13), (0xff, 4096)] {
             let mut bench = Bench::new(true);
             let mut stream = bench.honest(true);
+            stream[at] ^= bit;
+            bench.hear(&stream, cut);
+            bench.hear(&vec![0xff; FILL], 4096);
+            bench.judge();
+        }
+    }
+}
+
+/// A field of the honest stream that has one value only: its FPDU, its first byte within the DDP segment, and bits by byte.
+type Fixed = (usize, usize, &'static [u8]);
+
+/// What is seen wrong without a CRC, bit by bit (RFC 5041 §4 and §5.3, RFC 5040 §4 and §7). Not here, since a receiver has to
+/// take them: reserved bits, the STag of a SEND that invalidates nothing, the last flag where nothing more is needed, a place
+/// within the region, payload, the sink of the peer's READ, padding, the CRC itself. A length field is judged by what comes behind.
+const FIXED: &[Fixed] = &[
+    // A SEND: T, L and version (the message behind it is then out of order), RDMAP's version and opcode, queue, MSN, offset.
+    (0, 0, &[0xc3, 0xcf]),
+    (0, 6, &[0xff; 12]),
+    // A WRITE: T and version; version and opcode; STag; a place outside the region of 4096 bytes.
+    (1, 0, &[0x83, 0xcf, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0]),
+    // The answer to our READ, which is for one place only. With 0x02 in its opcode it were a WRITE.
+    (2, 0, &[0x83, 0xcd]),
+    (2, 2, &[0xff; 12]),
+    // A READ request, then its length, which the region does not have, its source's STag and place.
+    (3, 0, &[0xc3, 0xcf]),
+    (3, 6, &[0xff; 12]),
+    (3, 30, &[0xff, 0xff, 0xf0]),
+    (3, 34, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0]),
+    // The last SEND: without its L more would have to come.
+    (4, 0, &[0x83, 0xcf]),
+    (4, 6, &[0xff; 12]),
+];
+
+/// Where the DDP segments of a stream begin.
+fn segments(stream: &[u8]) -> Vec<usize> {
+    let mut at = 0;
+    let mut all = Vec::new();
+    while let Some(length) = stream.get(at..at + 2) {
+        all.push(at + 2);
+        at += mpa::fpdu_len(usize::from(u16::from_be_bytes([length[0], length[1]])));
+    }
+    all
+}
+
+/// Each bit of each field that has one value only, wrong: seen without a CRC, and without a byte more.
+#[test]
+fn every_fixed_bit_without_crc() {
+    for (fpdu, first, masks) in FIXED {
+        for (byte, bit) in
+            masks.iter().enumerate().flat_map(|(n, mask)| (0..8).map(move |b| (n, 1 << b & mask)))
+        {
+            for cut in [1, 13, 4096] {
+                let mut bench = Bench::new(false);
+                let mut stream = bench.honest(false);
+                let at = segments(&stream)[*fpdu] + first + byte;
+                stream[at] ^= bit;
+                bench.hear(&stream, cut);
+                assert_eq!(
+                    bench.over,
+                    bit != 0,
+                    "FPDU {fpdu}, byte {} of its segment, bit {bit:#x}",
+                    first + byte
+                );
+                if bit != 0 {
+                    bench.judge();
+                }
+            }
+        }
+    }
+}
+
+/// Any bit wrong, seen or not: what is no FPDU behind it ends the stream, however much of it a wrong length swallows.
+#[test]
+fn every_position_without_crc() {
+    let honest = Bench::new(false).honest(false);
+    for at in 0..honest.len() {
+        for (bit, cut) in [(1, 1), (0x80, 13), (0xff, 4096)] {
+            let mut bench = Bench::new(false);
+            let mut stream = bench.honest(false);
             stream[at] ^= bit;
             bench.hear(&stream, cut);
             bench.hear(&vec![0xff; FILL], 4096);

@@ -2,6 +2,8 @@
 //!
 //! Expectations are RFC 5044's, RFC 6581's and RFC 5040's: start-up of two revisions, TERMINATE, ends in good order.
 
+mod start_frames;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
