@@ -21,7 +21,7 @@ cargo xtask CHORE
                       --write records today's sizes in xtask/ratchet.toml
   test                everything that can be checked on this machine, and what was left out and why
   interop [NAME…]     scenarios with the Linux kernel as peer, in QEMU (needs root); --list names them
-  mutants [NAME…]     breaks one check at a time in a copy of the tree; the simulator must notice
+  mutants [NAME…]     breaks one check at a time in a copy of the tree; the simulator, or a test, must notice
   soak [NAME…]        the long matrices; writes a dated report under docs/soak/
 ";
 

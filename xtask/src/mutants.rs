@@ -1,11 +1,12 @@
-//! `cargo xtask mutants`: breaks one check at a time in a copy of the tree, and wants the simulator to notice.
+//! `cargo xtask mutants`: breaks one check at a time in a copy of the tree, and wants the simulator, or a test, to notice.
 //!
-//! The list is crates/sim/mutants.toml. Each mutant is built and runs the workload's seeds until one fails or the seeds are through; one
-//! that survives is an error, for then nothing would notice the same mistake made in earnest. The copy lives under the target folder, and
-//! its build is kept from one mutant to the next.
+//! The list is crates/sim/mutants.toml. Each mutant is built and runs the workload's seeds until one fails or the seeds are through, or
+//! the test that the list names; one that survives is an error, for then nothing would notice the same mistake made in earnest. The copy
+//! lives under the target folder, and its build is kept from one mutant to the next.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -34,6 +35,10 @@ struct Mutant {
     find: String,
     replace: String,
     why: String,
+    /// The wire that the workload runs over; RoCE v2 if there is none.
+    wire: Option<String>,
+    /// What is run instead of the workload: the words behind `cargo test`.
+    test: Option<Vec<String>>,
 }
 
 /// What became of a mutant.
@@ -110,26 +115,52 @@ fn apply(mutant: &Mutant, text: &str) -> Result<String, String> {
 
 fn build_and_run(mutant: &Mutant, tree: &Path, scratch: &Path) -> Result<Option<String>, String> {
     let target = scratch.join("build");
-    let mut build = shell::cargo();
-    build
-        .args(["build", "--profile", "soak", "--package", "everywire-sim", "--example", "soak"])
-        .current_dir(tree)
-        .env("CARGO_TARGET_DIR", &target)
-        .env("RUSTFLAGS", "--cap-lints=allow");
+    let cargo = |command: &str| {
+        let mut cargo = shell::cargo();
+        cargo.args([command, "--profile", "soak"]).current_dir(tree);
+        cargo.env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", "--cap-lints=allow");
+        cargo
+    };
+    let (mut build, mut run);
+    if let Some(test) = &mutant.test {
+        (build, run) = (cargo("test"), cargo("test"));
+        build.arg("--no-run").args(test);
+        run.args(test);
+    } else {
+        (build, run) = (cargo("build"), Command::new(target.join("soak/examples/soak")));
+        build.args(["--package", "everywire-sim", "--example", "soak"]);
+        run.args(["--any", "--count", SEEDS, "--jobs", "2"]);
+        run.args(mutant.wire.iter().flat_map(|wire| ["--wire", wire]));
+    }
     let log = scratch.join(format!("{}.log", mutant.name));
     let built = shell::run(&mut build, &log, BUILD_LIMIT)?;
     if !built.ok() {
         return Err(format!("mutant {} does not build:\n{}", mutant.name, built.tail(20)));
     }
-    let mut run = std::process::Command::new(target.join("soak/examples/soak"));
-    run.args(["--any", "--count", SEEDS, "--jobs", "2"]);
     let ran = shell::run(&mut run, &log, RUN_LIMIT)?;
-    let first = ran.output.lines().find(|line| line.contains("seed") || line.contains("panicked"));
     match ran.code {
+        Some(0) if mutant.test.is_some() && !any_test_passed(&ran.output) => {
+            Err(format!("mutant {}: no test ran:\n{}", mutant.name, ran.tail(20)))
+        }
         Some(0) => Ok(None),
-        Some(_) => Ok(Some(first.unwrap_or("failed").chars().take(140).collect())),
+        Some(_) => Ok(Some(first_word(&ran.output, mutant.test.is_some()))),
         None => Ok(Some(format!("it hung: not through after {} s", RUN_LIMIT.as_secs()))),
     }
+}
+
+/// Whether a word of the list chose a test at all.
+fn any_test_passed(output: &str) -> bool {
+    output.lines().any(|l| l.starts_with("test result: ok. ") && !l.contains("ok. 0 passed"))
+}
+
+/// What an output says first of what was noticed: a seed, or the name of a test.
+fn first_word(output: &str, of_test: bool) -> String {
+    let mut lines = output.lines();
+    let first = match of_test {
+        true => lines.find(|line| line.ends_with(" FAILED")),
+        false => lines.find(|line| line.contains("seed") || line.contains("panicked")),
+    };
+    first.unwrap_or("failed").chars().take(140).collect()
 }
 
 /// Brings the copy up to date. Files that are the same are left alone, so that they are not built again.
@@ -205,5 +236,12 @@ mod tests {
             assert_ne!(apply(mutant, &text).unwrap(), text, "{}", mutant.name);
         }
         assert!(select(&["no such mutant".into()]).is_err());
+    }
+
+    #[test]
+    fn a_test_that_is_not_there_notices_nothing() {
+        let result =
+            |passed| format!("\ntest result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured\n");
+        assert!(any_test_passed(&(result(0) + &result(12))) && !any_test_passed(&result(0)));
     }
 }

@@ -51,7 +51,7 @@ const ITEMS: [Item; 10] = [
     },
     Item {
         name: "mutants",
-        about: "One check broken at a time (crates/sim/mutants.toml); the simulator must notice.",
+        about: "One check broken at a time (crates/sim/mutants.toml); the simulator, or the test named there, must notice.",
         heads: ["check broken", "noticed by"],
         run: broken,
     },
