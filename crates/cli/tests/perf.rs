@@ -8,10 +8,15 @@ use common::{Server, fabric_of_two, ip, run, run_command};
 fn measure(args: &[&str]) -> serde_json::Value {
     let all = [&["perf"], args, &["-D", "0.2", "--json"]].concat();
     let result = run(&all).expect(0).json();
+    judge(args, &result);
+    result
+}
+
+/// Something was measured.
+fn judge(args: &[&str], result: &serde_json::Value) {
     for key in ["gbit_per_s", "msg_per_s", "p50_us", "p99_us"] {
         assert!(result[key].as_f64().is_some_and(|value| value > 0.0), "{args:?}: {key}: {result}");
     }
-    result
 }
 
 #[test]
@@ -47,14 +52,25 @@ fn every_wire_of_sockets() {
     }
 }
 
-/// The same over InfiniBand, atomics too.
+/// What there is of a wire that has all services: its operations, each as bandwidth and as latency.
+const ALL_SERVICES: [&[&str]; 7] = [
+    &["write"],
+    &["read"],
+    &["send"],
+    &["atomic"],
+    &["write", "--transport", "uc"],
+    &["send", "--transport", "uc"],
+    &["send", "--transport", "ud"],
+];
+
+/// The same over InfiniBand, atomics and unreliable services too.
 #[test]
 fn infiniband() {
     let (_fabric, [mine, theirs]) = fabric_of_two("perf");
     let _server = Server::start(&["perf", "--listen", "--device", &theirs]);
-    for operation in ["write", "read", "send", "atomic"] {
-        measure(&[operation, "10.77.0.2", "--device", &mine, "--depth", "16"]);
-        measure(&[operation, "10.77.0.2", "--device", &mine, "--latency"]);
+    for test in ALL_SERVICES {
+        measure(&[test, &["10.77.0.2", "--device", &mine, "--depth", "16"]].concat());
+        measure(&[test, &["10.77.0.2", "--device", &mine, "--latency"]].concat());
     }
 }
 
@@ -64,11 +80,13 @@ fn rocev1() {
     let Some(pair) = Namespaces::pair("q") else { return };
     let listen = ["perf", "--listen", "--device", "rocev1:eth0/10.97.0.1"];
     let _server = Server::start_command(pair.everywire(0, &listen), "listening on");
-    for operation in ["write", "read", "send", "atomic"] {
-        let device = ["10.97.0.1", "--device", "rocev1:eth0/10.97.0.2", "-D", "0.2", "--json"];
-        let args = [&["perf", operation][..], &device].concat();
-        let result = run_command(pair.everywire(1, &args), Vec::new()).expect(0).json();
-        assert!(result["gbit_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{operation}: {result}");
+    let device = ["10.97.0.1", "--device", "rocev1:eth0/10.97.0.2", "-D", "0.2", "--json"];
+    for test in ALL_SERVICES {
+        for how in [&["--depth", "16"][..], &["--latency"]] {
+            let args = [&["perf"], test, &device, how].concat();
+            let result = run_command(pair.everywire(1, &args), Vec::new()).expect(0).json();
+            judge(&args, &result);
+        }
     }
 }
 
