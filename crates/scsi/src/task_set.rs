@@ -185,7 +185,7 @@ impl TaskSet {
     }
 
     /// Aborts every task that `which(nexus, tag)` picks; `how` decides by nexus what is left of it. Gives those that run
-    /// and must be waited for, and how many tasks were picked.
+    /// and must be waited for, also where they were aborted before, and the nexuses of those that were not.
     pub(crate) fn abort(
         &mut self,
         which: impl Fn(u64, u64) -> bool,
@@ -193,7 +193,13 @@ impl TaskSet {
     ) -> (Vec<u64>, Vec<u64>) {
         let (mut running, mut nexuses) = (Vec::new(), Vec::new());
         for (&id, entry) in &mut self.entries {
-            if entry.aborted.is_some() || entry.nexus == OUTSIDER || !which(entry.nexus, entry.tag) {
+            if entry.nexus == OUTSIDER || !which(entry.nexus, entry.tag) {
+                continue;
+            }
+            if entry.aborted.is_some() {
+                if entry.state == State::Running {
+                    running.push(id);
+                }
                 continue;
             }
             if entry.state == State::Running {
@@ -330,6 +336,8 @@ mod tests {
         let (running, _) = set.abort(|_, _| true, |_| Aborted::WithStatus);
         assert_eq!(running, [simple]);
         assert!(set.is_draining(&running, Waker::noop()));
+        let again = set.abort(|_, _| true, |_| Aborted::Silent);
+        assert_eq!(again, (vec![simple], vec![]), "whoever asks later waits for it, too");
         assert_eq!(set.remove(simple), Some(Aborted::WithStatus));
         assert!(!set.is_draining(&running, Waker::noop()));
         assert_eq!((set.len(), set.special, set.waiting), (0, 0, 0));
