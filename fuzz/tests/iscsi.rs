@@ -382,7 +382,11 @@ impl Drive {
                 }
                 Action::Close(_) => *closed = true,
                 Action::Run(..) | Action::Manage(..) => panic!("everything ends at once here"),
-                Action::Send(_) | Action::Release(_) | Action::MaxSend(_) | Action::ColdReset => {}
+                Action::Send(_)
+                | Action::Release(_)
+                | Action::Drain(_)
+                | Action::MaxSend(_)
+                | Action::ColdReset => {}
             }
         }
         let now = session.numbers();

@@ -1,108 +1,15 @@
-//! A target's session driven PDU by PDU: numbers, rejects, task management, text, logout, by the clauses of RFC 7143.
+//! A target's session driven PDU by PDU: numbers, rejects, data, text, logout, by the clauses of RFC 7143.
 
 mod lab;
+mod raw_session;
 
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use everywire_iscsi::keys::text;
-use everywire_iscsi::login::chap::Nonce;
-use everywire_iscsi::login::target::{Login, Step};
-use everywire_iscsi::name::IscsiName;
 use everywire_iscsi::pdu::*;
-use everywire_iscsi::session::scsi::Function;
-use everywire_iscsi::session::target::{Action, Directory, Listed, Session, SessionOptions};
-use everywire_iscsi::target::{Device, InitiatorPort};
-use lab::{HOST, Lab, MiniDisk, STUCK, TARGET, address, name};
-
-/// Many targets, for an answer of many PDUs.
-struct Many;
-
-impl Directory for Many {
-    fn targets(&self, _: &IscsiName, only: Option<&IscsiName>) -> Vec<Listed> {
-        let all = (0..400).map(|i| name(&format!("iqn.2001-04.com.example:disk{i}")));
-        let listed = |name| Listed { name, addresses: vec!["192.0.2.1:3260,1".to_owned()] };
-        all.filter(|name| only.is_none_or(|only| only == name)).map(listed).collect()
-    }
-}
-
-struct Raw {
-    session: Session,
-    disk: MiniDisk,
-    now: Instant,
-}
-
-const FIRST: u32 = 0xffff_fffe;
-
-impl Raw {
-    fn new(pairs: &[(&str, &str)]) -> Raw {
-        let lab = Lab::new(1);
-        let mut login = Login::new(address(1), address(3260), false, Nonce::new(|| 1));
-        let request =
-            LoginRequest { flags: 0x87, isid: [0x80; 6], cid: 5, cmd_sn: FIRST, ..LoginRequest::default() };
-        let mut all = vec![("InitiatorName", HOST)];
-        all.extend_from_slice(pairs);
-        let Step::Done(_, established) =
-            login.receive(&lab.target, &Pdu::with_data(request, text::emit(all)))
-        else {
-            panic!("a good login");
-        };
-        let disk = MiniDisk::default();
-        let port = InitiatorPort {
-            name: name(HOST),
-            isid: established.identity.isid,
-            portal_group: established.portal_group,
-        };
-        let now = lab.rt().now();
-        let options = SessionOptions { queue_depth: 4, ..SessionOptions::default() };
-        let nexus = (!established.negotiation.discovery).then(|| disk.nexus(&port));
-        let session = Session::new(now, *established, options, nexus, Rc::new(Many));
-        Raw { session, disk, now }
-    }
-
-    fn normal() -> Raw {
-        Raw::new(&[("TargetName", TARGET), ("InitialR2T", "No"), ("FirstBurstLength", "1024")])
-    }
-
-    fn say(&mut self, pdu: Pdu) -> Vec<Action> {
-        self.session.control(self.now, pdu);
-        std::iter::from_fn(|| self.session.poll()).collect()
-    }
-
-    /// What is sent in answer.
-    fn sent(&mut self, pdu: Pdu) -> Vec<Pdu> {
-        let actions = self.say(pdu);
-        let pdus = actions.into_iter().filter_map(|action| match action {
-            Action::Send(pdu) => Some(pdu),
-            Action::Respond(response) => Some(self.session.scsi_response(&response, 0)),
-            _ => None,
-        });
-        pdus.collect()
-    }
-
-    fn reject(&mut self, pdu: Pdu) -> RejectReason {
-        let bhs = pdu.bhs();
-        match &self.sent(pdu)[..] {
-            [Pdu { header: Header::Reject(reject), data, .. }] => {
-                assert_eq!((reject.itt, &data[..]), (NO_TAG, &bhs[..]), "the header comes back (§11.17)");
-                RejectReason::from_code(reject.reason).expect("a reason")
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn command(cmd_sn: u32, opcode: u8) -> ScsiCommand {
-    let mut cdb = [0; 16];
-    cdb[0] = opcode;
-    ScsiCommand { flags: FINAL, itt: cmd_sn.wrapping_add(100), cmd_sn, cdb, ..ScsiCommand::default() }
-}
-
-fn write(cmd_sn: u32, flags: u8, edtl: u32, blocks: u8) -> ScsiCommand {
-    let mut header = command(cmd_sn, 0x8a);
-    header.cdb[13] = blocks;
-    ScsiCommand { flags: flags | ScsiCommand::WRITE, edtl, ..header }
-}
+use everywire_iscsi::session::target::Action;
+use lab::TARGET;
+use raw_session::{FIRST, Raw, command, write};
 
 /// §4.2.2.1: in order, held, ignored, over a wrap of the numbers.
 #[test]
@@ -195,47 +102,6 @@ fn held_commands_keep_their_data() {
     assert!(matches!(raw.session.poll(), Some(Action::Respond(response)) if response.status == 0));
     let bytes = raw.disk.bytes.borrow();
     assert_eq!((&bytes[..512], &bytes[512..1024]), (&[1; 512][..], &[2; 512][..]));
-}
-
-fn abort(ref_tag: u32, ref_cmd_sn: u32, cmd_sn: u32) -> Pdu {
-    let request = TaskRequest {
-        flags: FINAL | TaskFunction::AbortTask.code(),
-        itt: 0x77,
-        ref_tag,
-        ref_cmd_sn,
-        cmd_sn,
-        ..TaskRequest::default()
-    };
-    Pdu::new(request).immediate()
-}
-
-/// IS-14, §11.5.1 and §11.6.1.
-#[test]
-fn abort_of_seen_unseen_and_answered_tasks() {
-    let result = |pdus: Vec<Pdu>| match pdus[..] {
-        [Pdu { header: Header::TaskResponse(response), .. }] => TaskResult::from_code(response.response),
-        _ => panic!("{pdus:?}"),
-    };
-    let mut raw = Raw::normal();
-    raw.say(Pdu::new(command(FIRST, STUCK)));
-    let next = FIRST.wrapping_add(1);
-    assert_eq!(result(raw.sent(abort(FIRST.wrapping_add(100), FIRST, next))), Some(TaskResult::Complete));
-    assert_eq!(raw.session.outstanding(), 0);
-    assert!(matches!(raw.disk.managed.borrow()[..], [Function::AbortTask { tag: 1 }]));
-    assert_eq!(
-        result(raw.sent(abort(FIRST.wrapping_add(100), FIRST, next))),
-        Some(TaskResult::NoTask),
-        "answered"
-    );
-    // `next` has not come; the abort counts it as received, and it is ignored when it comes.
-    let later = next.wrapping_add(1);
-    assert_eq!(
-        result(raw.sent(abort(next.wrapping_add(100), next, later))),
-        Some(TaskResult::Complete),
-        "unseen"
-    );
-    assert_eq!(raw.sent(Pdu::new(command(next, 0))), []);
-    assert_eq!(raw.sent(Pdu::new(command(later, 0))).len(), 1, "the window went on");
 }
 
 /// §11.18, §11.19: data comes back; a target's ping is answered without a number.

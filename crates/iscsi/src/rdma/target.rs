@@ -305,7 +305,8 @@ impl Connection {
                     self.target.rt().spawn(async move { inbox.management(id, future.await) });
                 }
                 Action::Respond(response) => mover.respond(session, &mut self.link, &response)?,
-                Action::Release(task) => mover.release(task),
+                // The READ has its memory until it ends, and tells of that.
+                Action::Release(task) | Action::Drain(task) => mover.release(task),
                 // Data-In is not cut into PDUs here.
                 Action::MaxSend(_) => {}
                 Action::ColdReset => self.target.cold_reset(&session.identity().kind),

@@ -11,6 +11,8 @@ mod window;
 
 pub use window::{Arrival, Window, before};
 
+use crate::pdu::Header;
+
 /// Numbers that every PDU from a target carries (RFC 7143 §11.4.8 ff.).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
@@ -20,4 +22,20 @@ pub struct Numbers {
     pub exp_cmd_sn: u32,
     /// MaxCmdSN.
     pub max_cmd_sn: u32,
+}
+
+impl Numbers {
+    /// Puts them into a header of a target's control PDU; others have none, or get theirs from whoever makes them.
+    fn put(self, header: &mut Header) {
+        let (stat_sn, exp_cmd_sn, max_cmd_sn) = match header {
+            Header::NopIn(h) => (&mut h.stat_sn, &mut h.exp_cmd_sn, &mut h.max_cmd_sn),
+            Header::TaskResponse(h) => (&mut h.stat_sn, &mut h.exp_cmd_sn, &mut h.max_cmd_sn),
+            Header::TextResponse(h) => (&mut h.stat_sn, &mut h.exp_cmd_sn, &mut h.max_cmd_sn),
+            Header::LogoutResponse(h) => (&mut h.stat_sn, &mut h.exp_cmd_sn, &mut h.max_cmd_sn),
+            Header::AsyncMessage(h) => (&mut h.stat_sn, &mut h.exp_cmd_sn, &mut h.max_cmd_sn),
+            Header::Reject(h) => (&mut h.stat_sn, &mut h.exp_cmd_sn, &mut h.max_cmd_sn),
+            _ => return,
+        };
+        (*stat_sn, *exp_cmd_sn, *max_cmd_sn) = (self.stat_sn, self.exp_cmd_sn, self.max_cmd_sn);
+    }
 }

@@ -80,6 +80,18 @@ impl Mover {
         self.bursts.retain(|_, burst| burst.task != task);
     }
 
+    /// Nothing of this task is wanted any more, but the session waits for the Data-Out that was asked for.
+    pub(super) fn drain(&mut self, session: &mut Session, task: TaskId) {
+        self.tasks.remove(&task);
+        self.fetched_if_drained(session, task);
+    }
+
+    fn fetched_if_drained(&mut self, session: &mut Session, task: TaskId) {
+        if self.bursts.values().all(|burst| burst.task != task) {
+            session.fetched(task);
+        }
+    }
+
     /// Asks for bytes `from..to`.
     pub(super) fn get_data(
         &mut self,
@@ -144,6 +156,14 @@ impl Mover {
         let task = burst.task;
         let end = burst.at + data.len();
         let last = header.flags & FINAL != 0;
+        if !self.tasks.contains_key(&task) {
+            // It was aborted. The initiator may end the sequence early (RFC 7143 §11.5.1).
+            if last {
+                self.bursts.remove(&header.ttt);
+                self.fetched_if_drained(session, task);
+            }
+            return;
+        }
         let in_place =
             header.itt == task.itt && header.data_sn == burst.data_sn && header.offset as usize == burst.at;
         if !in_place || end > burst.end || last != (end == burst.end) {

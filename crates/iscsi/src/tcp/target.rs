@@ -254,6 +254,7 @@ fn act<S>(
             }
             Action::Respond(response) => mover.respond(session, &response, &mut connection.out),
             Action::Release(task) => mover.release(task),
+            Action::Drain(task) => mover.drain(session, task),
             // The mover asks the session.
             Action::MaxSend(_) => {}
             Action::ColdReset => target.cold_reset(&session.identity().kind),

@@ -6,7 +6,10 @@
 use std::time::{Duration, Instant};
 
 use super::{Action, Numbers, Session};
-use crate::pdu::{AsyncEvent, AsyncMessage, FINAL, NO_TAG, NopIn, NopOut, Pdu};
+use crate::pdu::{
+    AsyncEvent, AsyncMessage, FINAL, LogoutReason, LogoutRequest, LogoutResponse, LogoutResult, NO_TAG,
+    NopIn, NopOut, Pdu,
+};
 
 /// Who was heard when.
 #[derive(Debug)]
@@ -45,11 +48,12 @@ impl Session {
             None => self.alive.heard + self.options.ping_after,
         };
         let ping = Some(ping).filter(|_| self.alive.spoken && !self.closing);
-        ping.into_iter().chain(self.alive.ends).min()
+        ping.into_iter().chain(self.alive.ends).chain(self.managing.deadline()).min()
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Instant) {
+        self.give_up_draining(now);
         if self.alive.ends.is_some_and(|end| end <= now) {
             self.alive.ends = None;
             return self.close("the initiator did not log out when it was asked to");
@@ -81,7 +85,7 @@ impl Session {
 
     /// A ping of the initiator: its data comes back (RFC 7143 §11.19).
     pub(super) fn ping(&mut self, request: &NopOut, pdu: &Pdu) {
-        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.status_numbers();
+        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.numbers();
         let nop =
             NopIn { flags: FINAL, lun: 0, itt: request.itt, ttt: NO_TAG, stat_sn, exp_cmd_sn, max_cmd_sn };
         let data = pdu.data.slice(..pdu.data.len().min(self.params.max_send));
@@ -97,6 +101,42 @@ impl Session {
         self.tell(AsyncEvent::LogoutRequest, self.cid, 0, wait.as_secs().min(3600) as u16);
     }
 
+    /// The initiator leaves (RFC 7143 §11.14, §11.15).
+    pub(super) fn logout(&mut self, request: &LogoutRequest, immediate: bool) {
+        let reason = LogoutReason::from_code(request.flags & 0x7f);
+        let result = match reason {
+            Some(LogoutReason::CloseSession) => LogoutResult::Closed,
+            Some(LogoutReason::CloseConnection) if request.cid == self.cid => LogoutResult::Closed,
+            Some(LogoutReason::CloseConnection) => LogoutResult::NoConnection,
+            // Error recovery level 0 (RFC 7143 §11.14.1).
+            Some(LogoutReason::Recovery) => LogoutResult::NoRecovery,
+            None => LogoutResult::Failed,
+        };
+        let closes = result == LogoutResult::Closed;
+        if closes {
+            self.abort_all();
+        }
+        if !immediate {
+            self.window.advance();
+        }
+        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.numbers();
+        let response = LogoutResponse {
+            flags: FINAL,
+            response: result.code(),
+            itt: request.itt,
+            stat_sn,
+            exp_cmd_sn,
+            max_cmd_sn,
+            time2wait: self.params.time2wait,
+            time2retain: 0,
+        };
+        self.actions.push_back(Action::Send(Pdu::new(response)));
+        if closes {
+            let why = reason.map_or_else(String::new, |reason| reason.to_string());
+            self.close(format_args!("logged out: {why}"));
+        }
+    }
+
     /// Says that the session ends, and ends it (event 3); `reason` is for the log.
     pub fn drop_session(&mut self, reason: &str) {
         if self.alive.spoken && !self.closing {
@@ -107,7 +147,7 @@ impl Session {
     }
 
     fn tell(&mut self, event: AsyncEvent, parameter1: u16, parameter2: u16, parameter3: u16) {
-        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.status_numbers();
+        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.numbers();
         let message = AsyncMessage {
             flags: FINAL,
             lun: 0,

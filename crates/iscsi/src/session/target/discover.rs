@@ -83,7 +83,7 @@ impl Session {
     }
 
     fn say(&mut self, request: &TextRequest, last: bool, data: Vec<u8>) {
-        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.status_numbers();
+        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.numbers();
         let more = !last && !data.is_empty();
         let response = TextResponse {
             flags: if last {

@@ -24,7 +24,7 @@ use crate::keys::text::TextBuffer;
 use crate::keys::{Negotiation, Params};
 use crate::login::Identity;
 use crate::login::target::Established;
-use crate::pdu::{FINAL, Header, LogoutReason, NO_TAG, Pdu, Reject, RejectReason, ScsiResponse, TaskResult};
+use crate::pdu::{FINAL, Header, NO_TAG, Pdu, Reject, RejectReason, ScsiResponse, TaskResult};
 
 /// Immediate commands at once, beyond the window.
 const MAX_IMMEDIATE: usize = 64;
@@ -95,6 +95,9 @@ pub enum Action {
     Respond(Response),
     /// The task was aborted: nothing of it is sent any more, its memory is free.
     Release(TaskId),
+    /// The task was aborted, and data that [`Action::GetData`] asked for is still to come: it is taken and dropped, then
+    /// [`Session::fetched`]. A later [`Action::Release`] gives it up.
+    Drain(TaskId),
     /// From now on MaxRecvDataSegmentLength of the peer is this.
     MaxSend(usize),
     /// TARGET COLD RESET: end every session of the target.
@@ -137,7 +140,7 @@ pub struct Session {
     stat_sn: u32,
     tasks: HashMap<u32, task::Task>,
     serial: u64,
-    managing: HashMap<u64, u32>,
+    managing: manage::Managing,
     text_in: TextBuffer,
     text_out: discover::Answer,
     alive: alive::Alive,
@@ -163,7 +166,7 @@ impl Session {
             stat_sn: established.stat_sn,
             tasks: HashMap::new(),
             serial: 0,
-            managing: HashMap::new(),
+            managing: manage::Managing::default(),
             text_in: TextBuffer::default(),
             text_out: discover::Answer::default(),
             alive: alive::Alive::new(now),
@@ -190,9 +193,16 @@ impl Session {
         self.tasks.len()
     }
 
-    /// The next action.
+    /// The next action. A PDU gets its numbers now: statuses are numbered in the order in which they go out.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let mut action = self.actions.pop_front()?;
+        if let Action::Send(pdu) = &mut action {
+            // A target's own ping carries no status (RFC 7143 §11.19.3).
+            let has_status = !matches!(pdu.header, Header::NopIn(nop) if nop.itt == NO_TAG);
+            let numbers = if has_status { self.status_numbers() } else { self.numbers() };
+            numbers.put(&mut pdu.header);
+        }
+        Some(action)
     }
 
     /// Numbers of a PDU that carries no status: Data-In, R2T.
@@ -252,7 +262,8 @@ impl Session {
             _ => return self.reject(&pdu, RejectReason::Protocol),
         };
         if pdu.immediate {
-            if self.tasks.values().filter(|task| !task.counted()).count() >= MAX_IMMEDIATE {
+            let tasks = self.tasks.values().filter(|task| !task.counted()).count();
+            if tasks + self.managing.len() >= MAX_IMMEDIATE {
                 return self.reject(&pdu, RejectReason::TooManyImmediate);
             }
             return self.deliver(now, pdu);
@@ -272,9 +283,11 @@ impl Session {
 
     /// Commands whose turn has come by what was received, or by what was counted as received.
     fn deliver_held(&mut self, now: Instant) {
+        self.manage_deferred(now);
         while let Some((pdu, data)) = self.window.next_held() {
             self.deliver(now, pdu);
             data.into_iter().for_each(|data| self.unsolicited(data));
+            self.manage_deferred(now);
         }
     }
 
@@ -305,7 +318,7 @@ impl Session {
 
     /// Rejects a PDU by its header (RFC 7143 §11.17).
     pub fn reject_header(&mut self, header: &[u8], reason: RejectReason) {
-        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.status_numbers();
+        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.numbers();
         let reject = Reject {
             flags: FINAL,
             reason: reason.code(),
@@ -326,42 +339,6 @@ impl Session {
         }
     }
 
-    fn logout(&mut self, request: &crate::pdu::LogoutRequest, immediate: bool) {
-        use crate::pdu::{LogoutResponse, LogoutResult};
-        let reason = LogoutReason::from_code(request.flags & 0x7f);
-        let result = match reason {
-            Some(LogoutReason::CloseSession) => LogoutResult::Closed,
-            Some(LogoutReason::CloseConnection) if request.cid == self.cid => LogoutResult::Closed,
-            Some(LogoutReason::CloseConnection) => LogoutResult::NoConnection,
-            // Error recovery level 0 (RFC 7143 §11.14.1).
-            Some(LogoutReason::Recovery) => LogoutResult::NoRecovery,
-            None => LogoutResult::Failed,
-        };
-        let closes = result == LogoutResult::Closed;
-        if closes {
-            self.abort_all();
-        }
-        if !immediate {
-            self.window.advance();
-        }
-        let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.status_numbers();
-        let response = LogoutResponse {
-            flags: FINAL,
-            response: result.code(),
-            itt: request.itt,
-            stat_sn,
-            exp_cmd_sn,
-            max_cmd_sn,
-            time2wait: self.params.time2wait,
-            time2retain: 0,
-        };
-        self.actions.push_back(Action::Send(Pdu::new(response)));
-        if closes {
-            let why = reason.map_or_else(String::new, |reason| reason.to_string());
-            self.close(format_args!("logged out: {why}"));
-        }
-    }
-
     /// The task's memory is here.
     pub fn memory(&mut self, id: TaskId, memory: IoBuf) {
         if let Some(task) = self.task(id) {
@@ -375,6 +352,8 @@ impl Session {
         if let Some(task) = self.task(id) {
             task.fetched();
             self.progress(id);
+        } else {
+            self.drained(id);
         }
     }
 

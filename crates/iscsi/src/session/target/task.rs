@@ -38,14 +38,18 @@ pub(super) struct Task {
     complete: bool,
 }
 
+/// A task that was aborted.
+#[derive(Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) id: TaskId,
+    /// Its data is still to come, and is waited for.
+    pub(super) draining: bool,
+}
+
 impl Task {
     /// Whether it takes a place in the window.
     pub(super) fn counted(&self) -> bool {
         !self.immediate
-    }
-
-    pub(super) fn tag(&self) -> u64 {
-        self.id.serial
     }
 
     pub(super) fn give(&mut self, memory: IoBuf) {
@@ -238,6 +242,7 @@ impl Session {
 
     /// What was asked for did not come as it should: the task ends with the sense data of RFC 7143 §11.4.7.2.
     pub fn transfer_failed(&mut self, id: TaskId) {
+        self.drained(id);
         let (asc, ascq) = INCORRECT_AMOUNT;
         self.finished(id, Some(scsi::aborted(asc, ascq)));
     }
@@ -262,20 +267,23 @@ impl Session {
         }));
     }
 
-    /// Ends tasks without a status.
-    pub(super) fn abort(&mut self, which: impl Fn(&Task) -> bool) {
-        let ended: Vec<u32> =
-            self.tasks.values().filter(|task| which(task)).map(|task| task.id.itt).collect();
-        for itt in ended {
-            let Some(task) = self.tasks.remove(&itt) else { continue };
+    /// Ends tasks without a status; data that is still to come for them is drained if `drain`.
+    pub(super) fn abort(&mut self, drain: bool, which: impl Fn(&Task) -> bool) -> Vec<Ended> {
+        let all = self.tasks.values().filter(|task| which(task));
+        let mut ended: Vec<Ended> =
+            all.map(|task| Ended { id: task.id, draining: drain && task.fetching }).collect();
+        ended.sort_unstable_by_key(|one| one.id.serial);
+        for &Ended { id, draining } in &ended {
+            let Some(task) = self.tasks.remove(&id.itt) else { continue };
             if task.counted() {
                 self.window.advance();
             }
-            self.actions.push_back(Action::Release(task.id));
+            self.actions.push_back(if draining { Action::Drain(id) } else { Action::Release(id) });
         }
+        ended
     }
 
     pub(super) fn abort_all(&mut self) {
-        self.abort(|_| true);
+        self.abort(false, |_| true);
     }
 }
