@@ -14,7 +14,7 @@ use everywire_iscsi::login::{Identity, LoginStatus, SessionKind, initiator};
 use everywire_iscsi::name::{IscsiName, Isid};
 use everywire_iscsi::pdu::{
     Ahs, DataOut, Digests, FINAL, FrameError, Framer, LoginRequest, LoginResponse, NO_TAG, NopOut, Pdu,
-    ScsiCommand, TaskRequest, TaskResult, TextRequest,
+    ScsiCommand, TaskFunction, TaskRequest, TaskResult, TextRequest,
 };
 use everywire_iscsi::rdma::{Header as IserHeader, PrivateData};
 use everywire_iscsi::session::scsi::{Command, Function, Nexus, Outcome, Submitted, Task};
@@ -416,9 +416,11 @@ target!(iscsi_session_initiator, stream(), |bytes| {
     for _ in 0..commands {
         session.command(host::Command { cdb: vec![0x28; 10], data_in: 512, ..host::Command::default() });
     }
+    session.manage(TaskFunction::LunReset, 0);
     let mut done = 0;
     read(bytes, |pdu| {
         session.receive(Instant::now(), &pdu);
+        while session.start(Instant::now()).is_some() {}
         while let Some(action) = session.poll() {
             done += u32::from(matches!(action, host::Action::Done(..)));
         }

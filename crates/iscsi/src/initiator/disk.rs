@@ -1,11 +1,13 @@
 //! A logical unit as a disk: capacity, read, write, flush.
 //!
 //! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.49 (WRITE SAME 16), §5.22 (SYNCHRONIZE CACHE 10), SPC-4
-//! §6.11 (MODE SENSE 6). Unit attentions are asked about again, as any driver does; a request larger than one command is cut.
+//! §6.11 (MODE SENSE 6). Unit attentions are asked about again, as any driver does, and so is what somebody's task management ended; a
+//! request larger than one command is cut.
 
 use bytes::Bytes;
 
 use super::{Completion, Initiator, IscsiError, Transfer};
+use crate::session::initiator::Failure;
 
 /// Most bytes of one command.
 const MAX_TRANSFER: u32 = 1 << 20;
@@ -24,6 +26,7 @@ const ATTEMPTS: usize = 16;
 const CHECK_CONDITION: u8 = 0x02;
 const BUSY: u8 = 0x08;
 const TASK_SET_FULL: u8 = 0x28;
+const TASK_ABORTED: u8 = 0x40;
 const UNIT_ATTENTION: u8 = 6;
 
 /// What READ CAPACITY says.
@@ -107,10 +110,13 @@ impl Disk {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let done = self.execute(cdb, transfer.clone()).await?;
+            let done = match self.execute(cdb, transfer.clone()).await {
+                Err(IscsiError::Request(Failure::Aborted)) if attempts < ATTEMPTS => continue,
+                other => other?,
+            };
             let again = match done.status {
                 0 => return Ok(done),
-                BUSY | TASK_SET_FULL => true,
+                BUSY | TASK_SET_FULL | TASK_ABORTED => true,
                 CHECK_CONDITION => sense_key(&done.sense) == Some(UNIT_ATTENTION),
                 _ => false,
             };

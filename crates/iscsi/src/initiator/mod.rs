@@ -21,7 +21,7 @@ pub(crate) use binding::{Binding, Carrier};
 pub use discovery::{discover, discover_rdma};
 pub use disk::{Capacity, Disk};
 pub(crate) use work::Work;
-pub use work::{Completion, Transfer};
+pub use work::{Completion, TagCell, Transfer};
 
 use crate::keys::text::TextError;
 use crate::keys::{Key, Offers};
@@ -243,13 +243,37 @@ impl Initiator {
     /// # Errors
     /// No status came: see [`IscsiError`]. A status other than GOOD is no error here.
     pub async fn execute(&self, lun: u64, cdb: &[u8], transfer: Transfer) -> Result<Completion, IscsiError> {
-        self.work.command(lun, cdb, transfer).await
+        self.work.command(lun, cdb, transfer, None).await
     }
 
-    /// A task management function on a logical unit.
+    /// The same; `tag` names it to [`Initiator::abort`].
     ///
     /// # Errors
-    /// The session was lost: its tasks have ended, but nobody said so.
+    /// As [`Initiator::execute`]; [`Failure::Aborted`] if it was aborted.
+    pub async fn execute_tagged(
+        &self,
+        lun: u64,
+        cdb: &[u8],
+        transfer: Transfer,
+        tag: &TagCell,
+    ) -> Result<Completion, IscsiError> {
+        self.work.command(lun, cdb, transfer, Some(tag)).await
+    }
+
+    /// ABORT TASK of a command; [`TaskResult::NoTask`] if it has ended. Its caller has its end before this has its answer, but for data
+    /// that is still being given back.
+    ///
+    /// # Errors
+    /// As [`Initiator::manage`].
+    pub async fn abort(&self, tag: &TagCell) -> Result<TaskResult, IscsiError> {
+        self.work.abort(tag).await
+    }
+
+    /// A task management function on a logical unit, or on the target. Commands of this session that it aborts, those included that
+    /// have not gone out, end with [`Failure::Aborted`]. ABORT TASK is [`Initiator::abort`].
+    ///
+    /// # Errors
+    /// The session was lost: its tasks have ended, but nobody said so. They are sent again.
     pub async fn manage(&self, function: TaskFunction, lun: u64) -> Result<TaskResult, IscsiError> {
         self.work.manage(function, lun).await
     }

@@ -1,7 +1,8 @@
 //! What callers wait for, across connections: commands in their order, each answered exactly once.
 //!
-//! A command stays here until its status came. While a session is up it is known by its tag too; after a loss every command
-//! without status is sent again (RFC 7143 §7.4), and requests that only meant the lost session fail.
+//! A command stays here until its status came, or a function that covers it was answered. While a session is up it is known by its
+//! tag too; after a loss every command without status is sent again (RFC 7143 §7.4), and requests that only meant the lost session
+//! fail. A caller that goes away takes its command along, if that has not gone out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use everywire_verbs::rt::Notify;
 
 use super::IscsiError;
-use crate::pdu::{LogoutReason, TaskFunction, TaskResult};
+use crate::pdu::{LogoutReason, NO_TAG, TaskFunction, TaskResult};
 use crate::session::initiator::{Command, Failure, Session, Status};
 use crate::session::scsi::Residual;
 
@@ -46,13 +47,20 @@ enum Answer {
 }
 
 #[derive(Default)]
-struct Slot {
+pub(super) struct Slot {
     answer: RefCell<Option<Result<Answer, IscsiError>>>,
     ready: Notify,
+    /// Its place among the entries.
+    id: Cell<u64>,
+    /// Its tag in the session that has it.
+    itt: Cell<Option<u32>>,
+    over: Cell<bool>,
 }
 
 impl Slot {
     fn fill(&self, answer: Result<Answer, IscsiError>) {
+        self.over.set(true);
+        self.itt.set(None);
         *self.answer.borrow_mut() = Some(answer);
         self.ready.notify_one();
     }
@@ -72,21 +80,33 @@ impl Slot {
 enum Job {
     Command(Command, Bytes),
     Manage(TaskFunction, u64),
+    Abort(Rc<Slot>),
     Text(Bytes, Option<u32>),
 }
 
 struct Entry {
     job: Job,
     slot: Rc<Slot>,
-    /// It is with the session.
-    sent: bool,
 }
+
+impl Entry {
+    /// It is with the session.
+    fn is_sent(&self) -> bool {
+        self.slot.itt.get().is_some()
+    }
+}
+
+/// Names a command to [`Initiator::abort`](super::Initiator::abort), from when it is asked for.
+#[derive(Clone, Default)]
+pub struct TagCell(Rc<RefCell<Option<Rc<Slot>>>>);
 
 /// All of it.
 #[derive(Default)]
 pub(crate) struct Work {
     entries: RefCell<BTreeMap<u64, Entry>>,
     tags: RefCell<HashMap<u32, u64>>,
+    /// Tags whose callers have gone.
+    given_up: RefCell<Vec<u32>>,
     next: Cell<u64>,
     poke: Notify,
     logout: Cell<Option<LogoutReason>>,
@@ -99,25 +119,33 @@ pub(crate) struct Work {
 /// Takes an entry away if its caller stops waiting.
 struct Waiting<'a> {
     work: &'a Work,
-    id: u64,
+    slot: Rc<Slot>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         // What was sent stays known by its tag, so that the answer finds nobody and does no harm.
-        self.work.entries.borrow_mut().remove(&self.id);
+        self.work.entries.borrow_mut().remove(&self.slot.id.get());
+        if let Some(itt) = self.slot.itt.get() {
+            self.work.given_up.borrow_mut().push(itt);
+            self.work.poke.notify_one();
+        }
     }
 }
 
 impl Work {
-    async fn submit(&self, job: Job) -> Result<Answer, IscsiError> {
+    async fn submit(&self, job: Job, cell: Option<&TagCell>) -> Result<Answer, IscsiError> {
         if let Some(error) = &*self.ended.borrow() {
             return Err(error.clone());
         }
         let (id, slot) = (self.next.get(), Rc::new(Slot::default()));
         self.next.set(id + 1);
-        self.entries.borrow_mut().insert(id, Entry { job, slot: slot.clone(), sent: false });
-        let waiting = Waiting { work: self, id };
+        slot.id.set(id);
+        if let Some(cell) = cell {
+            *cell.0.borrow_mut() = Some(slot.clone());
+        }
+        self.entries.borrow_mut().insert(id, Entry { job, slot: slot.clone() });
+        let waiting = Waiting { work: self, slot: slot.clone() };
         self.poke.notify_one();
         let answer = slot.wait().await;
         drop(waiting);
@@ -129,6 +157,7 @@ impl Work {
         lun: u64,
         cdb: &[u8],
         transfer: Transfer,
+        cell: Option<&TagCell>,
     ) -> Result<Completion, IscsiError> {
         let (out, want) = match transfer {
             Transfer::None => (Bytes::new(), 0),
@@ -143,14 +172,32 @@ impl Work {
         }
         let (data_out, data_in) = (len(out.len())?, len(want)?);
         let command = Command { lun, cdb: cdb.to_vec(), attribute: 1, data_out, data_in };
-        match self.submit(Job::Command(command, out)).await? {
+        match self.submit(Job::Command(command, out), cell).await? {
             Answer::Command(completion) => Ok(completion),
             _ => Err(IscsiError::Ended),
         }
     }
 
     pub(super) async fn manage(&self, function: TaskFunction, lun: u64) -> Result<TaskResult, IscsiError> {
-        match self.submit(Job::Manage(function, lun)).await? {
+        match self.submit(Job::Manage(function, lun), None).await? {
+            Answer::Managed(result) => Ok(result),
+            _ => Err(IscsiError::Ended),
+        }
+    }
+
+    /// Aborts a command; one that no session has ends here.
+    pub(super) async fn abort(&self, cell: &TagCell) -> Result<TaskResult, IscsiError> {
+        let Some(slot) = cell.0.borrow().clone().filter(|slot| !slot.over.get()) else {
+            return Ok(TaskResult::NoTask);
+        };
+        if slot.itt.get().is_none() {
+            let Some(entry) = self.entries.borrow_mut().remove(&slot.id.get()) else {
+                return Ok(TaskResult::NoTask);
+            };
+            entry.slot.fill(Err(Failure::Aborted.into()));
+            return Ok(TaskResult::Complete);
+        }
+        match self.submit(Job::Abort(slot), None).await? {
             Answer::Managed(result) => Ok(result),
             _ => Err(IscsiError::Ended),
         }
@@ -161,7 +208,7 @@ impl Work {
         data: Bytes,
         tag: Option<u32>,
     ) -> Result<(Bytes, Option<u32>), IscsiError> {
-        match self.submit(Job::Text(data, tag)).await? {
+        match self.submit(Job::Text(data, tag), None).await? {
             Answer::Text(data, more) => Ok((data, more)),
             _ => Err(IscsiError::Ended),
         }
@@ -183,20 +230,23 @@ impl Work {
 
     /// Gives the session what it has not seen, in order; `add` takes the data of each command.
     pub(crate) fn feed(&self, session: &mut Session, mut add: impl FnMut(u32, u64, Bytes, usize)) {
-        for (&id, entry) in self.entries.borrow_mut().iter_mut().filter(|(_, entry)| !entry.sent) {
-            if !session.has_room() {
-                break;
-            }
-            entry.sent = true;
+        for itt in self.given_up.take() {
+            session.withdraw(itt);
+        }
+        for (&id, entry) in self.entries.borrow().iter().filter(|(_, entry)| !entry.is_sent()) {
             let itt = match &entry.job {
+                // A function is not to wait for what it may be there to end.
+                Job::Command(..) | Job::Text(..) if !session.has_room() => continue,
                 Job::Command(command, out) => {
                     let itt = session.command(command.clone());
                     add(itt, command.lun, out.clone(), command.data_in as usize);
                     itt
                 }
-                Job::Manage(function, lun) => session.manage(*function, *lun, None),
+                Job::Manage(function, lun) => session.manage(*function, *lun),
+                Job::Abort(task) => session.abort(task.itt.get().unwrap_or(NO_TAG)),
                 Job::Text(data, tag) => session.text(data.clone(), *tag),
             };
+            entry.slot.itt.set(Some(itt));
             self.tags.borrow_mut().insert(itt, id);
         }
         if let Some(reason) = self.logout.take() {
@@ -229,13 +279,14 @@ impl Work {
     /// The session was lost: its commands are to be sent again.
     pub(super) fn lost(&self) {
         self.tags.borrow_mut().clear();
+        self.given_up.borrow_mut().clear();
         let mut entries = self.entries.borrow_mut();
         entries.retain(|_, entry| match &entry.job {
             Job::Command(..) => {
-                entry.sent = false;
+                entry.slot.itt.set(None);
                 true
             }
-            Job::Manage(..) | Job::Text(..) => {
+            Job::Manage(..) | Job::Abort(..) | Job::Text(..) => {
                 entry.slot.fill(Err(IscsiError::Lost("the session was lost".to_owned())));
                 false
             }

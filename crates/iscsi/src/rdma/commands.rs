@@ -5,8 +5,9 @@
 //! with Invalidate, whose key must be this command's, or here. What a command sends unasked is not opened
 //! (TaggedBufferForSolicitedDataOnly, §6.8).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use everywire_verbs::pool::{BufferPool, PoolBuf};
@@ -87,7 +88,6 @@ pub(super) struct Commands {
     by_tag: HashMap<u32, u16>,
     /// Data of commands that have no slot yet.
     data: HashMap<u32, (Bytes, usize)>,
-    waiting: VecDeque<(u32, Pdu)>,
 }
 
 impl Commands {
@@ -102,7 +102,6 @@ impl Commands {
             free: (0..MAX_COMMANDS as u16).rev().collect(),
             by_tag: HashMap::new(),
             data: HashMap::new(),
-            waiting: VecDeque::new(),
         })
     }
 
@@ -111,30 +110,27 @@ impl Commands {
         self.data.insert(itt, (out, want));
     }
 
-    /// Its PDU.
-    pub(super) fn start(&mut self, itt: u32, pdu: Pdu) {
-        self.waiting.push_back((itt, pdu));
-    }
-
-    /// Sends what there are slots and buffers for, in order.
+    /// Starts commands that there are slots and buffers for, in order; one that no buffer holds is refused.
     pub(super) fn pump(
         &mut self,
-        session: &Session,
+        session: &mut Session,
+        now: Instant,
         link: &mut Link<Done>,
         poke: &Notify,
     ) -> Result<(), String> {
-        while let (Some((itt, _)), Some(&slot)) = (self.waiting.front(), self.free.last()) {
-            let (out, want) = self.data.get(itt).cloned().unwrap_or_default();
+        while let (Some(itt), Some(&slot)) = (session.startable(), self.free.last()) {
+            let (out, want) = self.data.get(&itt).cloned().unwrap_or_default();
             let len = out.len().max(want);
             if len > MAX_BUFFER {
-                return Err(format!("a command of {len} bytes, {MAX_BUFFER} is the most"));
+                session.refuse(itt, Failure::TooLong { len, most: MAX_BUFFER });
+                continue;
             }
             let buffer = if len == 0 { None } else { self.memory.pool.take(len) };
             if len > 0 && buffer.is_none() {
                 self.memory.pool.wait(poke);
                 return Ok(());
             }
-            let Some((itt, pdu)) = self.waiting.pop_front() else { return Ok(()) };
+            let Some((itt, pdu)) = session.start(now) else { return Ok(()) };
             self.data.remove(&itt);
             self.free.pop();
             self.by_tag.insert(itt, slot);
@@ -271,7 +267,6 @@ impl Commands {
     ) -> Option<Ended> {
         let Some(&slot) = self.by_tag.get(&itt) else {
             self.data.remove(&itt);
-            self.waiting.retain(|(waiting, _)| *waiting != itt);
             return Some(Ended { itt, result, data: Vec::new() });
         };
         let s = &mut self.slots[usize::from(slot)];

@@ -206,14 +206,18 @@ impl Connection {
                     session.tick(now);
                 }
                 work.feed(session, |itt, _, out, want| self.commands.add(itt, out, want));
-                self.act(session, work)
+                // What was asked for before a command goes before it; a command may be refused.
+                match self.act(session, work)? {
+                    Some(why) => Ok(Some(why)),
+                    None => {
+                        self.commands.pump(session, now, &mut self.link, work.poke())?;
+                        self.act(session, work)
+                    }
+                }
             });
             match acted {
                 Ok(None) => {}
                 Ok(Some(why)) | Err(why) => return why,
-            }
-            if let Err(why) = self.commands.pump(session, &mut self.link, work.poke()) {
-                return why;
             }
             if let Err(why) = self.link.flush() {
                 return why;
@@ -260,7 +264,6 @@ impl Connection {
         while let Some(action) = session.poll() {
             match action {
                 Action::Send(pdu) => self.say(&pdu)?,
-                Action::Start { itt, pdu } => self.commands.start(itt, pdu),
                 Action::Done(itt, result) => {
                     if let Some(ended) = self.commands.ended(&mut self.link, itt, result) {
                         work.done(ended.itt, ended.result, ended.data);

@@ -113,7 +113,6 @@ impl<S: ByteStream> Carrier for Connection<S> {
             while let Some(action) = session.poll() {
                 match action {
                     Action::Send(pdu) => self.out.push(&pdu),
-                    Action::Start { itt, pdu } => self.transfers.start(&session, itt, pdu, &mut self.out),
                     Action::Done(itt, result) => work.done(itt, result, self.transfers.take(itt)),
                     Action::Managed(itt, result) => work.managed(itt, result),
                     Action::Text(itt, result) => work.text(itt, result),
@@ -126,6 +125,9 @@ impl<S: ByteStream> Carrier for Connection<S> {
                     }
                     Action::Close(why) => return why,
                 }
+            }
+            while let Some((itt, pdu)) = session.start(now) {
+                self.transfers.start(&session, itt, pdu, &mut self.out);
             }
             match self.next(work.poke(), session.deadline()).await {
                 Event::Read(Ok(0)) => return "the target closed the connection".to_owned(),

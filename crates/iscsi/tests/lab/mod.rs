@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 mod disk;
+pub mod held;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -58,6 +59,7 @@ pub struct Pipe {
     to: Half,
     /// Bytes read at once.
     step: usize,
+    drip: Rc<Cell<Option<usize>>>,
 }
 
 impl Drop for Pipe {
@@ -70,13 +72,14 @@ impl Drop for Pipe {
 impl ByteStream for Pipe {
     fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
         let way = &mut *self.from.0.borrow_mut();
-        let count = way.bytes.len().min(self.step);
-        if count == 0 && !way.closed {
+        let count = way.bytes.len().min(self.step).min(self.drip.get().unwrap_or(usize::MAX));
+        if count == 0 && !(way.closed && way.bytes.is_empty()) {
             way.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
         into.extend_from_slice(&way.bytes[..count]);
         way.bytes.advance(count);
+        self.drip.set(self.drip.get().map(|left| left - count));
         way.writer.take().into_iter().for_each(Waker::wake);
         Poll::Ready(Ok(count))
     }
@@ -110,9 +113,25 @@ pub struct Pipes {
     halves: Rc<RefCell<VecDeque<(Half, Half)>>>,
     pub step: usize,
     pub up: Rc<Cell<bool>>,
+    drip: Rc<Cell<Option<usize>>>,
 }
 
 impl Pipes {
+    /// From now on so many bytes are read in 100 us, of all pipes together.
+    pub fn drip(&self, bytes: usize) {
+        let (rt, halves, drip) = (self.rt.clone(), self.halves.clone(), self.drip.clone());
+        self.rt.spawn(async move {
+            loop {
+                drip.set(Some(bytes));
+                for (one, other) in &*halves.borrow() {
+                    let wakers = [one, other].map(|half| half.0.borrow_mut().reader.take());
+                    wakers.into_iter().flatten().for_each(Waker::wake);
+                }
+                rt.sleep(Duration::from_micros(100)).await;
+            }
+        });
+    }
+
     /// Cuts every connection.
     pub fn cut(&self) {
         self.halves.borrow_mut().drain(..).for_each(|(one, other)| {
@@ -124,10 +143,10 @@ impl Pipes {
     pub fn open(&self) -> Pipe {
         let (one, other) = (Half::default(), Half::default());
         self.halves.borrow_mut().push_back((one.clone(), other.clone()));
-        let theirs = Pipe { from: one.clone(), to: other.clone(), step: self.step };
+        let theirs = Pipe { from: one.clone(), to: other.clone(), step: self.step, drip: self.drip.clone() };
         let target = self.target.clone();
         self.rt.spawn(async move { target.serve_tcp(theirs, address(9), address(3260)).await });
-        Pipe { from: other, to: one, step: self.step }
+        Pipe { from: other, to: one, step: self.step, drip: self.drip.clone() }
     }
 }
 
@@ -138,6 +157,14 @@ impl Connector for Pipes {
         let opened =
             if self.up.get() { Ok(self.open()) } else { Err(io::ErrorKind::ConnectionRefused.into()) };
         Box::pin(async move { opened })
+    }
+}
+
+/// What logs in by pipes.
+pub fn connector(pipes: Pipes) -> impl Fn(&Rt, Options) -> LocalFuture<Result<Initiator, IscsiError>> {
+    move |rt, options| {
+        let (rt, pipes) = (rt.clone(), pipes.clone());
+        Box::pin(async move { Initiator::connect(&rt, pipes, address(3260), &name(TARGET), options).await })
     }
 }
 
@@ -173,6 +200,7 @@ impl Lab {
             halves: Rc::default(),
             step: 70_001,
             up: Rc::new(Cell::new(true)),
+            drip: Rc::default(),
         };
         Lab { world, target, disk, pipes }
     }

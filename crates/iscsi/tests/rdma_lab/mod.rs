@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod raw;
+pub mod stage;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -9,9 +10,9 @@ use std::rc::Rc;
 
 use everywire_iscsi::initiator::{Initiator, IscsiError, Options};
 use everywire_iscsi::rdma::{RdmaBinding, RdmaOptions, RdmaPortal};
-use everywire_iscsi::target::{Node, Portal, Target, TargetOptions};
+use everywire_iscsi::target::{Device, Node, Portal, Target, TargetOptions};
 use everywire_sim::{HostConfig, HostId, World};
-use everywire_verbs::Device;
+use everywire_verbs::Device as Rnic;
 use everywire_verbs::rt::Rt;
 
 use crate::lab::{HOST, LIMIT, MiniDisk, TARGET, name};
@@ -44,7 +45,7 @@ pub struct RdmaLab {
 #[derive(Clone)]
 pub struct Host {
     pub rt: Rt,
-    pub device: Device,
+    pub device: Rnic,
 }
 
 impl RdmaLab {
@@ -93,8 +94,19 @@ pub fn serve(
     options: TargetOptions,
     rdma: RdmaOptions,
 ) -> (Target, RdmaPortal) {
+    serve_device(world, host, Rc::new(disk.clone()), options, rdma)
+}
+
+/// A target with one device on a host.
+pub fn serve_device(
+    world: &World,
+    host: HostId,
+    device: Rc<dyn Device>,
+    options: TargetOptions,
+    rdma: RdmaOptions,
+) -> (Target, RdmaPortal) {
     let target = Target::new(world.rt(host), options).expect("a target");
-    target.add_node(Node::new(name(TARGET), Rc::new(disk.clone()))).expect("a node");
+    target.add_node(Node::new(name(TARGET), device)).expect("a node");
     target.add_portal(Portal { address: address(), group: 1, rdma: true });
     let portal = target.listen_rdma(&world.device(host), address(), rdma).expect("listens");
     (target, portal)

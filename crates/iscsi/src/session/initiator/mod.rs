@@ -1,9 +1,11 @@
 //! An initiator's session of one connection: commands in, control PDUs out, and back.
 //!
 //! Read RFC 7143 §4.2 and §11. Command numbers, the target's window, status numbers, pings, what a target says on its own
-//! account. Data is the binding's: it sees every SCSI Command before it goes out ([`Action::Start`]) and every PDU that comes
-//! before [`Session::receive`]. It reads no clock.
+//! account. Data is the binding's: it takes every SCSI Command when it has room for it ([`Session::start`]) and sees every PDU that
+//! comes before [`Session::receive`]. A command gets its CmdSN when it goes out and not before, so that one which ends here leaves no
+//! gap that the target would wait for. It reads no clock.
 
+mod manage;
 mod receive;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,8 +18,8 @@ use super::scsi::Residual;
 use crate::keys::Params;
 use crate::login::initiator::LoggedIn;
 use crate::pdu::{
-    Ahs, FINAL, LogoutReason, LogoutRequest, NO_TAG, NopOut, Pdu, RejectReason, ScsiCommand, TaskFunction,
-    TaskRequest, TaskResult, TextRequest,
+    Ahs, FINAL, LogoutReason, LogoutRequest, NO_TAG, NopOut, Pdu, RejectReason, ScsiCommand, TaskResult,
+    TextRequest,
 };
 
 /// Commands that may wait for the target's window.
@@ -58,6 +60,17 @@ pub enum Failure {
     /// The target could not carry it out (RFC 7143 §11.4.3, response 01h).
     #[error("target failure (response {0:#04x})")]
     Target(u8),
+    /// Task management ended it (RFC 7143 §11.5): no response comes any more.
+    #[error("aborted by task management")]
+    Aborted,
+    /// More than this side moves for one command.
+    #[error("{len} bytes in one command, {most} are the most")]
+    TooLong {
+        /// Bytes of its data.
+        len: usize,
+        /// The most.
+        most: usize,
+    },
 }
 
 /// What the binding is to do.
@@ -65,13 +78,6 @@ pub enum Failure {
 pub enum Action {
     /// Send a control PDU.
     Send(Pdu),
-    /// Send a SCSI Command, with what data goes along or before it is asked for.
-    Start {
-        /// Its tag.
-        itt: u32,
-        /// The PDU, without data; F is set.
-        pdu: Pdu,
-    },
     /// A command ended.
     Done(u32, Result<Status, Failure>),
     /// A task management function ended.
@@ -87,11 +93,20 @@ pub enum Action {
 }
 
 enum Kind {
-    Scsi,
-    Management,
+    Scsi(Scsi),
+    Management(manage::Management),
     Ping,
     Text,
     Logout,
+}
+
+/// A command without status.
+struct Scsi {
+    lun: u64,
+    /// When it went out, and its CmdSN.
+    sent: Option<(Instant, u32)>,
+    /// It has taken too long, and ABORT TASK is on its way.
+    overdue: bool,
 }
 
 /// How an initiator looks after its session.
@@ -101,11 +116,18 @@ pub struct SessionOptions {
     pub ping_after: Duration,
     /// How long to wait then.
     pub ping_timeout: Duration,
+    /// How long a command may go without status before it is aborted: another initiator's reset may have ended it without a word
+    /// (SAM-5 §5.3.1). A function without an answer for as long ends the session.
+    pub command_timeout: Duration,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { ping_after: Duration::from_secs(5), ping_timeout: Duration::from_secs(5) }
+        Self {
+            ping_after: Duration::from_secs(5),
+            ping_timeout: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(60),
+        }
     }
 }
 
@@ -121,6 +143,8 @@ pub struct Session {
     queue: VecDeque<(u32, Command)>,
     heard: Instant,
     pinged: Option<Instant>,
+    /// When to look for commands that have taken too long.
+    look: Instant,
     actions: VecDeque<Action>,
     closing: bool,
 }
@@ -130,6 +154,7 @@ impl Session {
     pub fn new(now: Instant, login: &LoggedIn, options: SessionOptions) -> Session {
         Session {
             params: login.params.clone(),
+            look: now + options.command_timeout / manage::LOOKS,
             options,
             cmd_sn: login.cmd_sn,
             max_cmd_sn: login.max_cmd_sn,
@@ -159,14 +184,19 @@ impl Session {
         self.actions.pop_front()
     }
 
-    fn tag(&mut self, kind: Kind) -> u32 {
+    fn next_tag(&mut self) -> u32 {
         loop {
             self.last_itt = self.last_itt.wrapping_add(1);
             if self.last_itt != NO_TAG && !self.requests.contains_key(&self.last_itt) {
-                self.requests.insert(self.last_itt, kind);
                 return self.last_itt;
             }
         }
+    }
+
+    fn tag(&mut self, kind: Kind) -> u32 {
+        let itt = self.next_tag();
+        self.requests.insert(itt, kind);
+        itt
     }
 
     /// Room for another command in the queue.
@@ -174,65 +204,55 @@ impl Session {
         self.queue.len() < MAX_QUEUED
     }
 
-    /// A SCSI command; goes out when the target's window allows. Its tag.
+    /// A SCSI command; goes out by [`Session::start`]. Its tag.
     pub fn command(&mut self, command: Command) -> u32 {
-        let itt = self.tag(Kind::Scsi);
+        let itt = self.tag(Kind::Scsi(Scsi { lun: command.lun, sent: None, overdue: false }));
         self.queue.push_back((itt, command));
-        self.pump();
         itt
     }
 
-    /// Sends what the window allows.
-    fn pump(&mut self) {
-        while !self.closing && !before(self.max_cmd_sn, self.cmd_sn) {
-            let Some((itt, command)) = self.queue.pop_front() else { return };
-            let mut flags = FINAL | command.attribute & ScsiCommand::ATTRIBUTE;
-            if command.data_in > 0 {
-                flags |= ScsiCommand::READ;
-            }
-            if command.data_out > 0 {
-                flags |= ScsiCommand::WRITE;
-            }
-            let both = command.data_in > 0 && command.data_out > 0;
-            let mut cdb = [0; 16];
-            let (first, more) = command.cdb.split_at(command.cdb.len().min(16));
-            cdb[..first.len()].copy_from_slice(first);
-            let ahs =
-                Ahs { more_cdb: Bytes::copy_from_slice(more), read_length: both.then_some(command.data_in) };
-            let header = ScsiCommand {
-                flags,
-                lun: command.lun,
-                itt,
-                edtl: if command.data_out > 0 { command.data_out } else { command.data_in },
-                cmd_sn: self.cmd_sn,
-                exp_stat_sn: self.exp_stat_sn,
-                cdb,
-            };
-            self.cmd_sn = self.cmd_sn.wrapping_add(1);
-            let pdu = Pdu { ahs: ahs.emit(), ..Pdu::new(header) };
-            self.actions.push_back(Action::Start { itt, pdu });
-        }
+    /// The command that is next to go out, if the target's window lets it.
+    pub fn startable(&self) -> Option<u32> {
+        let open = !self.closing && !before(self.max_cmd_sn, self.cmd_sn);
+        self.queue.front().filter(|_| open).map(|(itt, _)| *itt)
     }
 
-    /// A task management function, sent at once; on a task if `task` is its tag. Its own tag.
-    pub fn manage(&mut self, function: TaskFunction, lun: u64, task: Option<u32>) -> u32 {
-        if let Some(task) = task {
-            self.queue.retain(|(itt, _)| *itt != task);
+    /// The next command goes out now, behind what [`Session::poll`] gave so far: its tag, and its PDU without data; F is set.
+    pub fn start(&mut self, now: Instant) -> Option<(u32, Pdu)> {
+        self.startable()?;
+        let (itt, command) = self.queue.pop_front()?;
+        if let Some(Kind::Scsi(scsi)) = self.requests.get_mut(&itt) {
+            scsi.sent = Some((now, self.cmd_sn));
         }
-        let itt = self.tag(Kind::Management);
-        let request = TaskRequest {
-            flags: FINAL | function.code(),
-            lun,
+        let pdu = self.command_pdu(itt, &command);
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        Some((itt, pdu))
+    }
+
+    fn command_pdu(&self, itt: u32, command: &Command) -> Pdu {
+        let mut flags = FINAL | command.attribute & ScsiCommand::ATTRIBUTE;
+        if command.data_in > 0 {
+            flags |= ScsiCommand::READ;
+        }
+        if command.data_out > 0 {
+            flags |= ScsiCommand::WRITE;
+        }
+        let both = command.data_in > 0 && command.data_out > 0;
+        let mut cdb = [0; 16];
+        let (first, more) = command.cdb.split_at(command.cdb.len().min(16));
+        cdb[..first.len()].copy_from_slice(first);
+        let ahs =
+            Ahs { more_cdb: Bytes::copy_from_slice(more), read_length: both.then_some(command.data_in) };
+        let header = ScsiCommand {
+            flags,
+            lun: command.lun,
             itt,
-            ref_tag: task.unwrap_or(NO_TAG),
+            edtl: if command.data_out > 0 { command.data_out } else { command.data_in },
             cmd_sn: self.cmd_sn,
             exp_stat_sn: self.exp_stat_sn,
-            // Earlier than any that may come: a task that has ended does not exist.
-            ref_cmd_sn: self.cmd_sn.wrapping_sub(1),
-            exp_data_sn: 0,
+            cdb,
         };
-        self.actions.push_back(Action::Send(Pdu::new(request).immediate()));
-        itt
+        Pdu { ahs: ahs.emit(), ..Pdu::new(header) }
     }
 
     /// A text request, or the next piece of an answer with the target's tag.
@@ -265,14 +285,19 @@ impl Session {
 
     /// When [`Session::tick`] has something to do.
     pub fn deadline(&self) -> Instant {
-        match self.pinged {
+        let ping = match self.pinged {
             Some(at) => at + self.options.ping_timeout,
             None => self.heard + self.options.ping_after,
-        }
+        };
+        ping.min(self.look)
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Instant) {
+        if self.look <= now {
+            self.look = now + self.options.command_timeout / manage::LOOKS;
+            self.look_for_overdue(now);
+        }
         match self.pinged {
             Some(at) if at + self.options.ping_timeout <= now => {
                 let waited = self.options.ping_after + self.options.ping_timeout;

@@ -25,7 +25,7 @@ impl Session {
                 }
             }
             Header::DataIn(h) if h.flags & DataIn::STATUS != 0 => {
-                if self.numbered(h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn) && self.ends(h.itt) {
+                if self.numbered(h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn) && self.ends(h.itt).is_some() {
                     let status = Status {
                         status: h.status,
                         sense: Vec::new(),
@@ -38,13 +38,15 @@ impl Session {
             Header::R2t(h) => self.window(h.exp_cmd_sn, h.max_cmd_sn),
             Header::NopIn(h) => self.nop_in(&h, pdu),
             Header::TaskResponse(h) => {
-                if self.numbered(h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn) && self.ends(h.itt) {
+                if self.numbered(h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn)
+                    && let Some(Kind::Management(function)) = self.ends(h.itt)
+                {
                     let result = TaskResult::from_code(h.response).ok_or(Failure::Target(h.response));
-                    self.actions.push_back(Action::Managed(h.itt, result));
+                    self.managed(h.itt, function, result);
                 }
             }
             Header::TextResponse(h) => {
-                if self.numbered(h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn) && self.ends(h.itt) {
+                if self.numbered(h.stat_sn, h.exp_cmd_sn, h.max_cmd_sn) && self.ends(h.itt).is_some() {
                     let more = (h.ttt != NO_TAG).then_some(h.ttt);
                     self.actions.push_back(Action::Text(h.itt, Ok((pdu.data.clone(), more))));
                 }
@@ -67,12 +69,11 @@ impl Session {
             }
             other => self.close(format!("a target sent a {} in the full feature phase", other.name())),
         }
-        self.pump();
     }
 
-    fn ends(&mut self, itt: u32) -> bool {
-        let known = self.requests.remove(&itt).is_some();
-        if !known {
+    fn ends(&mut self, itt: u32) -> Option<Kind> {
+        let known = self.requests.remove(&itt);
+        if known.is_none() {
             tracing::debug!("an answer to tag {itt:#x}, which nothing waits for");
         }
         known
@@ -98,7 +99,7 @@ impl Session {
     }
 
     fn response(&mut self, header: &ScsiResponse, pdu: &Pdu) {
-        if !self.ends(header.itt) {
+        if self.ends(header.itt).is_none() {
             return;
         }
         if header.response != 0 {
@@ -162,8 +163,8 @@ impl Session {
             }
         };
         match self.requests.remove(&itt) {
-            Some(Kind::Scsi) => self.actions.push_back(Action::Done(itt, Err(failure))),
-            Some(Kind::Management) => self.actions.push_back(Action::Managed(itt, Err(failure))),
+            Some(Kind::Scsi(_)) => self.actions.push_back(Action::Done(itt, Err(failure))),
+            Some(Kind::Management(function)) => self.managed(itt, function, Err(failure)),
             Some(Kind::Text) => self.actions.push_back(Action::Text(itt, Err(failure))),
             Some(Kind::Ping | Kind::Logout) | None => {
                 tracing::debug!("the target rejected a {kind} that nothing waits for: {reason}");
