@@ -3,110 +3,17 @@
 mod lab;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use everywire_block::{Backend, Geometry, IoBuf, IoFuture, IoResult, RamBackend};
-use everywire_fabric::faults::{Faults, Ppm};
 use everywire_scsi::cdb::{Command, Io, Size};
 use everywire_srp::PortId;
 use everywire_srp::iu::{Function, LogoutReason, RejectReason};
 use everywire_srp::rdma::initiator::{IoData, SrpErrorKind, TagCell};
 use everywire_srp::rdma::{Initiator, InitiatorOptions, TargetOptions};
 use everywire_srp::target::Limits;
-use lab::{Host, INITIATOR, LIMIT, Lab, TARGET, address, options, pattern, write_and_read};
-
-/// A RAM disk whose commands stay until they are let go.
-struct Held {
-    ram: RamBackend,
-    gate: Arc<Mutex<Gate>>,
-}
-
-#[derive(Default)]
-struct Gate {
-    held: bool,
-    wakers: VecDeque<Waker>,
-    inside: usize,
-}
-
-impl Held {
-    fn new() -> (Arc<Self>, Arc<Mutex<Gate>>) {
-        let gate = Arc::<Mutex<Gate>>::default();
-        (Arc::new(Self { ram: RamBackend::new(512, 65536).expect("fits"), gate: gate.clone() }), gate)
-    }
-
-    /// The result, once the gate is open.
-    fn through(&self, done: IoFuture<IoResult>) -> IoFuture<IoResult> {
-        let gate = self.gate.clone();
-        if !gate.lock().expect("whole").held {
-            return done;
-        }
-        gate.lock().expect("whole").inside += 1;
-        IoFuture::pending(async move {
-            std::future::poll_fn(|cx| {
-                let mut gate = gate.lock().expect("whole");
-                if gate.held {
-                    gate.wakers.push_back(cx.waker().clone());
-                    return Poll::Pending;
-                }
-                gate.inside -= 1;
-                Poll::Ready(())
-            })
-            .await;
-            done.await
-        })
-    }
-}
-
-fn hold(gate: &Mutex<Gate>, held: bool) {
-    let mut gate = gate.lock().expect("whole");
-    gate.held = held;
-    if !held {
-        gate.wakers.drain(..).for_each(Waker::wake);
-    }
-}
-
-impl Backend for Held {
-    fn geometry(&self) -> Geometry {
-        self.ram.geometry()
-    }
-    fn read(&self, offset: u64, into: &IoBuf) -> IoFuture<IoResult> {
-        self.through(self.ram.read(offset, into))
-    }
-    fn write(&self, offset: u64, from: &IoBuf, fua: bool) -> IoFuture<IoResult> {
-        self.through(self.ram.write(offset, from, fua))
-    }
-    fn flush(&self) -> IoFuture<IoResult> {
-        self.ram.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> IoFuture<IoResult> {
-        self.ram.write_zeroes(offset, len, may_unmap)
-    }
-    fn discard(&self, offset: u64, len: u64) -> IoFuture<IoResult> {
-        self.ram.discard(offset, len)
-    }
-    fn describe(&self) -> String {
-        "a RAM disk that is held".to_owned()
-    }
-}
-
-fn faults() -> Faults {
-    Faults {
-        loss: Ppm(20_000),
-        reorder: Ppm(20_000),
-        duplicate: Ppm(10_000),
-        corrupt: Ppm(5_000),
-        ..Faults::default()
-    }
-}
-
-/// Nothing is outstanding, and every credit is back.
-fn all_back(initiator: &Initiator, limit: i32) {
-    assert!(initiator.credits().iter().all(|&have| have == (limit, 0)), "{:?}", initiator.credits());
-}
+use lab::held::{Held, hold};
+use lab::{Host, INITIATOR, LIMIT, Lab, TARGET, address, all_back, faults, options, pattern, write_and_read};
 
 /// SR-04: a send queue of few entries, many descriptors, many commands; guards around every buffer stay as they were.
 #[test]
@@ -237,7 +144,7 @@ fn io(lba: u64, blocks: u32) -> Io {
 #[test]
 fn aborts_at_every_state() {
     for seed in 0..12u64 {
-        let (backend, gate) = Held::new();
+        let (backend, gate) = Held::new(65536);
         let lab = Lab::on(seed, backend, Limits { request_limit: 16, ..Limits::default() }, small());
         if seed % 3 == 0 {
             lab.world.set_faults(lab.host, faults());
@@ -310,7 +217,7 @@ fn aborts_at_every_state() {
 /// A channel that ends does not give away memory that the backend still works with.
 #[test]
 fn a_buffer_belongs_to_its_command_until_the_backend_is_done() {
-    let (backend, gate) = Held::new();
+    let (backend, gate) = Held::new(65536);
     let lab = Lab::on(6, backend, Limits::default(), small());
     let (target, gate_here) = (lab.target(), gate.clone());
     lab.run(move |host| async move {
@@ -344,7 +251,7 @@ fn small() -> TargetOptions {
 /// SR-01: another initiator's reset ends all commands of this one without a response; SRP_CRED_REQ brings the places back.
 #[test]
 fn no_credit_is_stranded() {
-    let (backend, gate) = Held::new();
+    let (backend, gate) = Held::new(65536);
     let lab = Lab::on(3, backend, Limits { request_limit: 6, ..Limits::default() }, small());
     lab.run(move |host| async move {
         let first = host.connect(options()).await;

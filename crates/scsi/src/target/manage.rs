@@ -46,6 +46,12 @@ pub enum Response {
 impl Nexus {
     /// Carries a function out; ready when every task that it aborts has ended.
     pub fn manage(&self, lun: u64, function: Function) -> IoFuture<Response> {
+        self.manage_before(lun, function, u64::MAX)
+    }
+
+    /// The same where tags tell the order of arrival: tasks of this nexus with this tag or a higher one came behind the function, which
+    /// does not concern them.
+    pub fn manage_before(&self, lun: u64, function: Function, tag: u64) -> IoFuture<Response> {
         let nexus = &self.0;
         let units = if function == Function::TargetReset {
             nexus.map.units()
@@ -61,7 +67,8 @@ impl Nexus {
             }
         };
         tracing::info!("{}: {function:?}", nexus.name.initiator);
-        let drains: Vec<_> = units.into_iter().map(|unit| (apply(nexus, &unit, function), unit)).collect();
+        let drains: Vec<_> =
+            units.into_iter().map(|unit| (apply(nexus, &unit, function, tag), unit)).collect();
         if drains.iter().all(|(running, _)| running.is_empty()) {
             return IoFuture::ready(Response::Complete);
         }
@@ -75,14 +82,15 @@ impl Nexus {
 }
 
 /// Does to one logical unit what a function says; gives the tasks that still run.
-fn apply(nexus: &NexusInner, unit: &Arc<LogicalUnit>, function: Function) -> Vec<u64> {
+fn apply(nexus: &NexusInner, unit: &Arc<LogicalUnit>, function: Function, before: u64) -> Vec<u64> {
     let tas = unit.task_aborted_status();
     let how = |other| if tas && other != nexus.id { Aborted::WithStatus } else { Aborted::Silent };
+    let earlier = |id, tag| id != nexus.id || tag < before;
     match function {
         Function::AbortTask { tag } => unit.abort(|id, of| id == nexus.id && of == tag, how).0,
-        Function::AbortTaskSet => unit.abort(|id, _| id == nexus.id, how).0,
+        Function::AbortTaskSet => unit.abort(|id, tag| id == nexus.id && tag < before, how).0,
         Function::ClearTaskSet => {
-            let (running, nexuses) = unit.abort(|_, _| true, how);
+            let (running, nexuses) = unit.abort(earlier, how);
             if !tas {
                 let told = |id| id != nexus.id && nexuses.contains(&id);
                 unit.attention(Asc::COMMANDS_CLEARED, |path| told(path.nexus));
@@ -91,7 +99,7 @@ fn apply(nexus: &NexusInner, unit: &Arc<LogicalUnit>, function: Function) -> Vec
         }
         Function::ClearAca => Vec::new(),
         Function::LunReset | Function::TargetReset => {
-            let (running, _) = unit.abort(|_, _| true, how);
+            let (running, _) = unit.abort(earlier, how);
             unit.reset();
             running
         }

@@ -227,6 +227,14 @@ impl Session {
         Some(TaskManagement { tag, solicited: 0, lun, function, task_tag: task }.emit())
     }
 
+    /// The logical unit of a command that has no answer.
+    pub fn lun_of(&self, tag: u64) -> Option<u64> {
+        match self.outstanding.get(&tag) {
+            Some(Outstanding::Command { lun }) => Some(*lun),
+            _ => None,
+        }
+    }
+
     /// Commands at a logical unit that have no answer, in the order of their tags.
     pub fn commands_at(&self, lun: u64) -> Vec<u64> {
         let on_lun = |(&tag, what): (&u64, &Outstanding)| match what {
@@ -239,7 +247,7 @@ impl Session {
     }
 
     /// These get no answer any more; gives those of them that were outstanding.
-    pub fn give_up(&mut self, tags: &[u64]) -> Vec<u64> {
+    fn give_up(&mut self, tags: &[u64]) -> Vec<u64> {
         let mut ended = tags.to_vec();
         ended.retain(|tag| {
             let is_command = matches!(self.outstanding.get(tag), Some(Outstanding::Command { .. }));

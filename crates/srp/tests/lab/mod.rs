@@ -1,13 +1,16 @@
 //! A target and an initiator in the simulator, for the tests that run end to end there.
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod held;
+
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use everywire_block::{Backend, RamBackend};
+use everywire_fabric::faults::{Faults, Ppm};
 use everywire_scsi::lun::{LogicalUnit, LunConfig};
 use everywire_scsi::target::{LunMap, Target};
 use everywire_sim::{HostConfig, HostId, World};
@@ -51,11 +54,21 @@ impl Lab {
     /// Nobody listens yet.
     pub fn bare(seed: u64) -> Self {
         let backend = Arc::new(RamBackend::new(512, 65536).expect("fits"));
-        Self::idle(seed, backend, Limits::default(), TargetOptions::default())
+        Self::idle(HostConfig::new, seed, backend, Limits::default(), TargetOptions::default())
     }
 
     pub fn on(seed: u64, backend: Arc<dyn Backend>, limits: Limits, options: TargetOptions) -> Self {
-        let lab = Self::idle(seed, backend, limits, options);
+        Self::on_wire(HostConfig::new, seed, backend, limits, options)
+    }
+
+    pub fn on_wire(
+        wire: fn(IpAddr) -> HostConfig,
+        seed: u64,
+        backend: Arc<dyn Backend>,
+        limits: Limits,
+        options: TargetOptions,
+    ) -> Self {
+        let lab = Self::idle(wire, seed, backend, limits, options);
         lab.serve();
         lab
     }
@@ -66,10 +79,17 @@ impl Lab {
         self.target().add_port(port, self.map.clone(), 1).expect("a port");
     }
 
-    fn idle(seed: u64, backend: Arc<dyn Backend>, limits: Limits, options: TargetOptions) -> Self {
+    fn idle(
+        wire: fn(IpAddr) -> HostConfig,
+        seed: u64,
+        backend: Arc<dyn Backend>,
+        limits: Limits,
+        options: TargetOptions,
+    ) -> Self {
         let world = World::new(seed);
-        let add = |ip: &str| world.add_host(HostConfig::new(ip.parse().expect("ip")));
+        let add = |ip: &str| world.add_host(wire(ip.parse().expect("ip")));
         let (target_host, host) = (add("10.0.0.1"), add("10.0.0.2"));
+        assert!(world.ib_up(LIMIT));
         let map = Target::new().lun_map();
         let unit = LogicalUnit::new(LunConfig::new("lab/0", backend.clone())).expect("a unit");
         world.rt(target_host).spawn(unit.clone().drive());
@@ -127,4 +147,20 @@ pub async fn write_and_read(disk: &Disk, offset: u64, len: usize, seed: u64) {
     disk.write(offset, &bytes).await.unwrap_or_else(|error| panic!("{error}"));
     let back = disk.read(offset, len).await.unwrap_or_else(|error| panic!("{error}"));
     assert!(back == bytes, "{len} bytes at {offset} differ");
+}
+
+/// Frames that are lost, late, doubled and damaged.
+pub fn faults() -> Faults {
+    Faults {
+        loss: Ppm(20_000),
+        reorder: Ppm(20_000),
+        duplicate: Ppm(10_000),
+        corrupt: Ppm(5_000),
+        ..Faults::default()
+    }
+}
+
+/// Nothing is outstanding, and every credit is back.
+pub fn all_back(initiator: &Initiator, limit: i32) {
+    assert!(initiator.credits().iter().all(|&have| have == (limit, 0)), "{:?}", initiator.credits());
 }

@@ -25,6 +25,10 @@ use crate::iu::{Function, ResponseCode};
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// Steps, as errors name them.
+const COMMAND: &str = "command";
+const MANAGEMENT: &str = "task management";
+
 enum State {
     Live(Vec<Rc<Channel>>),
     Reconnecting,
@@ -113,57 +117,41 @@ impl Initiator {
         data: IoData<'_>,
         tag: &TagCell,
     ) -> Result<Completion, SrpError> {
-        const STEP: &str = "command";
         let inner = &self.0.0;
-        loop {
-            let channel = inner.channel().await.map_err(|kind| inner.env.who.error(STEP, kind))?;
-            match inner.env.send(&channel, lun, cdb, data, tag).await {
-                Ok(Answer::Done(response)) => {
-                    return Ok(Completion::of(&response, matches!(data, IoData::Out { .. })));
-                }
-                Ok(Answer::Aborted) => return Err(channel.who.error(STEP, SrpErrorKind::Aborted)),
-                Ok(Answer::Managed(code)) => {
-                    return Err(channel.who.error(STEP, SrpErrorKind::Management(code)));
-                }
-                // The channel is dead: the command is sent again on the next.
-                Err(_) if !channel.is_live() => inner.trouble.notify_one(),
-                Err(kind) => return Err(channel.who.error(STEP, kind)),
-            }
+        // Given up is looked at first: it must not be sent any more then.
+        match select(tag.given_up(), inner.execute(lun, cdb, data, tag)).await {
+            Either::First(()) => Err(inner.env.who.error(COMMAND, SrpErrorKind::Aborted)),
+            Either::Second(end) => end,
         }
     }
 
-    /// ABORT TASK of a command that was sent.
+    /// ABORT TASK of a command; one that has not been sent ends here.
     ///
     /// # Errors
-    /// It was not sent, its channel is lost, or the target does not do it.
+    /// It has ended, its channel is lost, or the target does not do it.
     pub async fn abort(&self, lun: u64, tag: &TagCell) -> Result<(), SrpError> {
         const STEP: &str = "ABORT TASK";
         let who = &self.0.0.env.who;
-        let found = tag.0.borrow().as_ref().and_then(|(tag, channel)| Some((*tag, channel.upgrade()?)));
-        let Some((tag, channel)) = found else {
-            let why = "the command was not sent".to_owned();
-            return Err(who.error(STEP, SrpErrorKind::Argument(why)));
-        };
-        managed(&channel, STEP, channel.manage(lun, Function::AbortTask, tag).await)
+        match tag.sent() {
+            Some((tag, channel)) => {
+                managed(&channel, STEP, channel.manage(lun, Function::AbortTask, tag).await)
+            }
+            None if tag.give_up() => Ok(()),
+            None => Err(who.error(STEP, SrpErrorKind::Argument("there is no such command".to_owned()))),
+        }
     }
 
-    /// LOGICAL UNIT RESET, or another function that concerns a whole logical unit.
+    /// LOGICAL UNIT RESET, or another function that concerns a whole logical unit. Commands that it ends fail with
+    /// [`SrpErrorKind::Aborted`].
     ///
     /// # Errors
     /// The channel is lost, or the target does not do it.
     pub async fn manage(&self, lun: u64, function: Function) -> Result<(), SrpError> {
-        const STEP: &str = "task management";
-        let inner = &self.0.0;
-        let channel = inner.channel().await.map_err(|kind| inner.env.who.error(STEP, kind))?;
-        // Those of the other channels get no answer any more either.
-        let others: Vec<_> =
-            inner.channels().into_iter().filter(|other| !Rc::ptr_eq(other, &channel)).collect();
-        let covered: Vec<_> = others.iter().map(|other| other.on_lun(lun)).collect();
-        managed(&channel, STEP, channel.manage(lun, function, 0).await)?;
-        if function != Function::ClearAca {
-            others.iter().zip(covered).for_each(|(other, tags)| other.aborted(&tags));
-        }
-        Ok(())
+        let inner = self.0.0.clone();
+        // It goes on without its caller: commands of other channels wait for what it finds out.
+        let managing = self.0.0.env.rt.spawn(async move { inner.manage(lun, function).await });
+        let cancelled = |_| self.error(MANAGEMENT, SrpErrorKind::LoggedOutHere);
+        managing.await.map_err(cancelled)?
     }
 
     /// A logical unit as a disk.
@@ -226,6 +214,52 @@ fn managed(
 }
 
 impl Inner {
+    async fn execute(
+        &self,
+        lun: u64,
+        cdb: &[u8],
+        data: IoData<'_>,
+        tag: &TagCell,
+    ) -> Result<Completion, SrpError> {
+        loop {
+            let _waiting = tag.waits();
+            let channel = self.channel().await.map_err(|kind| self.env.who.error(COMMAND, kind))?;
+            match self.env.send(&channel, lun, cdb, data, tag).await {
+                Ok(Answer::Done(response)) => {
+                    return Ok(Completion::of(&response, matches!(data, IoData::Out { .. })));
+                }
+                Ok(Answer::Aborted) => return Err(channel.who.error(COMMAND, SrpErrorKind::Aborted)),
+                Ok(Answer::Managed(code)) => {
+                    return Err(channel.who.error(COMMAND, SrpErrorKind::Management(code)));
+                }
+                // The channel is dead: the command is sent again on the next.
+                Err(_) if !channel.is_live() => self.trouble.notify_one(),
+                Err(kind) => return Err(channel.who.error(COMMAND, kind)),
+            }
+        }
+    }
+
+    async fn manage(&self, lun: u64, function: Function) -> Result<(), SrpError> {
+        let channel = self.channel().await.map_err(|kind| self.env.who.error(MANAGEMENT, kind))?;
+        let others: Vec<_> =
+            self.channels().into_iter().filter(|other| !Rc::ptr_eq(other, &channel)).collect();
+        let before: Vec<_> = others.iter().map(|other| other.on_lun(lun)).collect();
+        managed(&channel, MANAGEMENT, channel.manage(lun, function, 0).await)?;
+        if function == Function::ClearAca {
+            return Ok(());
+        }
+        // Nothing orders one channel against another: a command of another one was ended, or came behind the function, or its response
+        // is on the way. ABORT TASK on its own channel, behind all of that, settles it.
+        for (other, tags) in others.iter().zip(before) {
+            for tag in tags {
+                if other.on_lun(lun).contains(&tag) && other.is_live() {
+                    let _ = other.manage(lun, Function::AbortTask, tag).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn channels(&self) -> Vec<Rc<Channel>> {
         match &*self.state.borrow() {
             State::Live(channels) => channels.clone(),
@@ -326,6 +360,7 @@ impl Inner {
                 return;
             }
             for channel in self.channels() {
+                channel.abort_overdue();
                 if tick * channel.tick().saturating_sub(1) > timeout {
                     channel.fail(SrpErrorKind::Timeout(timeout));
                 }

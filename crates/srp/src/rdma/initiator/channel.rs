@@ -24,7 +24,8 @@ use super::InitiatorOptions;
 use super::error::{SrpError, SrpErrorKind, Who};
 use crate::initiator::{Broken, IMMEDIATE_OFFSET, Session, iu_len_for};
 use crate::iu::{
-    BufferFormats, InitiatorIu, LoginRequest, MultiChannel, RejectReason, Response, ResponseCode, TargetIu,
+    BufferFormats, Function, InitiatorIu, LoginRequest, MultiChannel, RejectReason, Response, ResponseCode,
+    TargetIu,
 };
 
 /// Completions taken at once.
@@ -38,6 +39,8 @@ const SPARE_RECEIVES: u32 = 8;
 /// Sends beyond those of requests: answers to the target, a logout.
 const SPARE_SENDS: u32 = 8;
 const REPLY_LEN: usize = 16;
+/// Ticks after which a command is aborted; after half as many more the channel is lost.
+const OVERDUE_TICKS: u32 = 4;
 /// Tags: slot, then generation.
 const SLOT_BITS: u32 = 16;
 /// What a send's work request id says besides its slot.
@@ -67,6 +70,8 @@ struct Slot {
     _regions: Vec<MemoryRegion>,
     /// The channel's tick when it was sent.
     since: u32,
+    /// ABORT TASK was sent because it has taken too long.
+    overdue: bool,
 }
 
 pub(super) struct Channel {
@@ -220,10 +225,23 @@ impl Channel {
         self.session.borrow().commands_at(lun)
     }
 
-    /// A function on another channel of the nexus ended these.
-    pub(super) fn aborted(&self, tags: &[u64]) {
-        let ended = self.session.borrow_mut().give_up(tags);
-        ended.into_iter().for_each(|tag| self.answer(tag, Answer::Aborted));
+    /// Aborts commands that have gone without an answer for almost as long as they may: another initiator's function may have ended them
+    /// without a word (SAM-5 §5.3.1). Without an answer to that, too, the channel is lost in the end.
+    pub(super) fn abort_overdue(self: &Rc<Self>) {
+        let now = self.ticks.get();
+        let mut overdue = Vec::new();
+        for (index, slot) in self.slots.borrow_mut().iter_mut().enumerate() {
+            let late = now.wrapping_sub(slot.since) >= OVERDUE_TICKS;
+            if slot.busy && slot.answer.is_none() && late && !std::mem::replace(&mut slot.overdue, true) {
+                overdue.push(slot.generation << SLOT_BITS | index as u64);
+            }
+        }
+        for tag in overdue {
+            let Some(lun) = self.session.borrow().lun_of(tag) else { continue };
+            tracing::warn!("{}: command {tag:#x} has no answer: ABORT TASK", self.cm);
+            let channel = self.clone();
+            self.rt.spawn(async move { channel.manage(lun, Function::AbortTask, tag).await.is_ok() });
+        }
     }
 
     fn send(&self, wr: SendWr) {

@@ -2,7 +2,8 @@
 //!
 //! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.22 (SYNCHRONIZE CACHE 10), §5.42 (WRITE SAME 16),
 //! SPC-4 §6.11 (MODE SENSE 6).
-//! Unit attentions are asked about again, as any driver does, and a busy unit is; a request larger than one command is cut.
+//! Unit attentions are asked about again, as any driver does, and so are a busy unit and what somebody's task management ended; a
+//! request larger than one command is cut.
 
 use std::time::Duration;
 
@@ -150,7 +151,10 @@ impl Disk {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let done = self.initiator.execute(self.lun, cdb.as_bytes(), data).await?;
+            let done = match self.initiator.execute(self.lun, cdb.as_bytes(), data).await {
+                Err(error) if matches!(*error.kind, SrpErrorKind::Aborted) && attempts < ATTEMPTS => continue,
+                other => other?,
+            };
             let again = match done.status {
                 Status::GOOD => return Ok(done),
                 Status::BUSY | Status::TASK_SET_FULL | Status::TASK_ABORTED => true,

@@ -23,7 +23,7 @@ use everywire_verbs::{
 use super::Shared;
 use super::accept::{Context, Who};
 use super::nexus::SharedNexus;
-use super::slot::{Phase, Slot};
+use super::slot::{Backlog, Phase, Slot};
 use crate::PortId;
 use crate::iu::LogoutReason;
 use crate::target::{self, Accepted, ChannelId, Received};
@@ -75,8 +75,7 @@ pub(super) struct State {
     /// Slots waiting for room in the send queue, in order. What they hold comes back when they go on, so those that wait for
     /// a buffer must not keep them.
     pub(super) outgoing: VecDeque<u32>,
-    /// Requests that found no free slot: information unit, bytes.
-    backlog: VecDeque<(u32, usize, Received)>,
+    pub(super) backlog: VecDeque<Backlog>,
     /// Free entries of the send queue.
     pub(super) room: u32,
     pub(super) sends: Vec<SendWr>,
@@ -253,7 +252,8 @@ impl Channel {
             }
             Ok(Received::Logout) => self.tear_down(&"logged out by the initiator"),
             Ok(request) => {
-                self.state.borrow_mut().backlog.push_back((iu, len, request));
+                let arrival = self.nexus.borrow().as_ref().map_or(0, |nexus| nexus.arrival());
+                self.state.borrow_mut().backlog.push_back(Backlog { iu: (iu, len), arrival, request });
                 self.take_requests();
             }
             Err(violation) => self.log_out(violation.reason, &violation.why),
@@ -263,7 +263,7 @@ impl Channel {
     /// Begins requests while there are slots for them.
     fn take_requests(self: &Rc<Self>) {
         loop {
-            let (slot, (iu, len, request)) = {
+            let (slot, Backlog { iu: (iu, len), request, .. }) = {
                 let state = &mut *self.state.borrow_mut();
                 if state.backlog.is_empty() {
                     return;
@@ -271,7 +271,7 @@ impl Channel {
                 let Some(slot) = state.take_slot() else { return };
                 let Some(next) = state.backlog.pop_front() else { return };
                 let s = &mut state.slots[slot as usize];
-                (s.iu, s.iu_len) = (Some(next.0), next.1);
+                (s.iu, s.iu_len, s.arrival) = (Some(next.iu.0), next.iu.1, next.arrival);
                 (slot, next)
             };
             tracing::trace!("{self}: information unit {iu} of {len} bytes in slot {slot}");

@@ -96,7 +96,7 @@ impl Channel {
         };
         let request = Request {
             lun: command.lun,
-            tag: command.tag,
+            tag: self.with(slot, |s| s.arrival),
             attribute: match command.attribute {
                 HEAD_OF_QUEUE => Attribute::HeadOfQueue,
                 ORDERED => Attribute::Ordered,

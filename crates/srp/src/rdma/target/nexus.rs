@@ -1,6 +1,6 @@
 //! I_T nexuses, shared by their channels. SRP r16a §5.3.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
@@ -16,6 +16,9 @@ use crate::PortId;
 pub(super) struct SharedNexus {
     pub(super) scsi: Nexus,
     pub(super) channels: RefCell<Vec<Weak<Channel>>>,
+    /// Requests that came, on any channel: the number of one tells the order of arrival, and names it to the logical unit, since tags
+    /// repeat from channel to channel.
+    arrivals: Cell<u64>,
     /// Commands have ended while a task management function waited.
     pub(super) ended: Notify,
 }
@@ -39,7 +42,12 @@ impl Nexuses {
         let maps = shared.maps.borrow();
         let (map, scsi_port) = (maps[port].to(initiator), &maps[port].port);
         let scsi = map.target().nexus(map, scsi_port, TransportId::srp(initiator.to_bytes()));
-        let nexus = Rc::new(SharedNexus { scsi, channels: RefCell::default(), ended: Notify::new() });
+        let nexus = Rc::new(SharedNexus {
+            scsi,
+            channels: RefCell::default(),
+            arrivals: Cell::new(0),
+            ended: Notify::new(),
+        });
         all.insert((initiator, port), Rc::downgrade(&nexus));
         nexus
     }
@@ -54,6 +62,12 @@ impl SharedNexus {
     /// Its channels.
     pub(super) fn channels(&self) -> Vec<Rc<Channel>> {
         self.channels.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The number of a request that comes now.
+    pub(super) fn arrival(&self) -> u64 {
+        self.arrivals.set(self.arrivals.get() + 1);
+        self.arrivals.get()
     }
 
     pub(super) fn add(&self, channel: &Rc<Channel>) {

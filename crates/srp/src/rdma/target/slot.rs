@@ -7,7 +7,7 @@ use everywire_scsi::target::{Outcome, Task};
 use everywire_verbs::pool::PoolBuf;
 
 use crate::iu::{Command, Descriptor, ResponseCode, TaskManagement};
-use crate::target::channel::Asked;
+use crate::target::channel::{Asked, Received};
 
 /// A request from its arrival until its response is acknowledged.
 #[derive(Default)]
@@ -15,6 +15,8 @@ pub(super) struct Slot {
     pub(super) phase: Phase,
     /// Which request it holds: what comes late for another one finds nobody.
     pub(super) serial: u64,
+    /// Its number among the requests of the nexus.
+    pub(super) arrival: u64,
     pub(super) asked: Asked,
     /// The receive buffer that its information unit is in, until it is posted again.
     pub(super) iu: Option<u32>,
@@ -38,6 +40,14 @@ pub(super) struct Slot {
     pub(super) managed: Option<(TaskManagement, ResponseCode)>,
     /// A task management function has ended it: no more of its data is asked for.
     pub(super) aborted: bool,
+}
+
+/// A request that found no free slot.
+pub(super) struct Backlog {
+    /// The receive buffer that it is in, and its bytes.
+    pub(super) iu: (u32, usize),
+    pub(super) arrival: u64,
+    pub(super) request: Received,
 }
 
 /// How far it has come.

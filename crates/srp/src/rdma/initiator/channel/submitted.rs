@@ -26,7 +26,8 @@ impl Channel {
     ) -> Result<Answer, SrpErrorKind> {
         let slot = loop {
             self.check()?;
-            let free = self.free.borrow_mut().pop();
+            // One slot is kept for task management, as one credit is: it may be there to end what holds the others.
+            let free = if self.free.borrow().len() > 1 { self.free.borrow_mut().pop() } else { None };
             if let Some(slot) = free {
                 let begun = self.begin(slot, request, immediate, &regions, tag);
                 match begun {
