@@ -245,7 +245,7 @@ impl Inner {
             self.channels().into_iter().filter(|other| !Rc::ptr_eq(other, &channel)).collect();
         let before: Vec<_> = others.iter().map(|other| other.on_lun(lun)).collect();
         managed(&channel, MANAGEMENT, channel.manage(lun, function, 0).await)?;
-        if function == Function::ClearAca {
+        if !matches!(function, Function::AbortTaskSet | Function::ClearTaskSet | Function::LunReset) {
             return Ok(());
         }
         // Nothing orders one channel against another: a command of another one was ended, or came behind the function, or its response
