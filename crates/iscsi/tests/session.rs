@@ -299,3 +299,29 @@ fn many_at_once() {
         }
     });
 }
+
+/// SBC-3 §5.37 and §6.4.1: FUA is set where the unit announces DPOFUA; elsewhere SYNCHRONIZE CACHE follows the write.
+#[test]
+fn fua_only_where_it_is_known() {
+    const WRITE_16: u8 = 0x8a;
+    const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    for (dpofua, expected) in [
+        (0x10, vec![(WRITE_16, 0), (WRITE_16, 0x08)]),
+        (0x00, vec![(WRITE_16, 0), (WRITE_16, 0), (SYNCHRONIZE_CACHE_10, 0)]),
+    ] {
+        let lab = Lab::new(12);
+        lab.disk.device_specific.set(dpofua);
+        let session = lab.connect(lab.options());
+        lab.run(async move {
+            let session = session.await.expect("logs in");
+            let disk = session.disk(0).await.expect("a disk");
+            disk.write(0, pattern(1, BLOCK).into()).await.expect("writes");
+            disk.write_through(0, pattern(2, BLOCK).into()).await.expect("writes");
+            session.logout().await;
+        });
+        let seen = lab.disk.seen.borrow();
+        let changes = seen.iter().filter(|one| [WRITE_16, SYNCHRONIZE_CACHE_10].contains(&one.cdb[0]));
+        let changes: Vec<(u8, u8)> = changes.map(|one| (one.cdb[0], one.cdb[1])).collect();
+        assert_eq!(changes, expected, "device-specific parameter {dpofua:#04x}");
+    }
+}

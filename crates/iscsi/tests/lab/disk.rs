@@ -21,12 +21,20 @@ pub struct MiniDisk {
     pub nexuses: Rc<Cell<usize>>,
     pub seen: Rc<RefCell<Vec<Command>>>,
     pub managed: Rc<RefCell<Vec<Function>>>,
+    /// Device-specific parameter of the mode parameter header (SBC-3 §6.4.1).
+    pub device_specific: Rc<Cell<u8>>,
 }
 
 impl Default for MiniDisk {
     fn default() -> Self {
         let bytes = Rc::new(RefCell::new(vec![0; BLOCKS * BLOCK]));
-        MiniDisk { bytes, nexuses: Rc::default(), seen: Rc::default(), managed: Rc::default() }
+        MiniDisk {
+            bytes,
+            nexuses: Rc::default(),
+            seen: Rc::default(),
+            managed: Rc::default(),
+            device_specific: Rc::default(),
+        }
     }
 }
 
@@ -141,7 +149,9 @@ impl Nexus for MiniNexus {
                 data[8..36].copy_from_slice(b"EVERYWIRMini disk       0001");
                 Submitted::Task(Box::new(Fixed(data, command.data_in.min(u32::from(cdb[4])))))
             }
-            0x1a => Submitted::Task(Box::new(Fixed(vec![3, 0, 0, 0], command.data_in))),
+            0x1a => {
+                Submitted::Task(Box::new(Fixed(vec![3, 0, self.0.device_specific.get(), 0], command.data_in)))
+            }
             0xa0 => {
                 let mut data = vec![0; 16];
                 data[3] = 8;
