@@ -136,6 +136,9 @@ impl Negotiation {
 
     /// What was agreed, or declared by the peer, or is the default.
     pub fn value(&self, key: Key) -> &str {
+        if self.is_decided(key) {
+            return self.offers.get(key);
+        }
         self.values[key as usize].as_deref().unwrap_or(key.row().default)
     }
 
@@ -149,9 +152,20 @@ impl Negotiation {
         self.values[key as usize].is_some()
     }
 
-    /// Offers made that the peer has not answered.
+    /// Offers made that the peer has not answered, and must.
     pub fn open(&self) -> impl Iterator<Item = Key> {
-        TABLE.iter().map(|row| row.key).filter(|&key| self.talk[key as usize] == Talk::Offered)
+        let offered = |&key: &Key| self.talk[key as usize] == Talk::Offered;
+        TABLE.iter().map(|row| row.key).filter(offered).filter(|&key| !self.is_decided(key))
+    }
+
+    /// Whether this side's offer decides by itself, so that an answer is optional: No to AND, Yes to OR (RFC 7143 §6.2.2).
+    fn is_decided(&self, key: Key) -> bool {
+        let deciding = match key.row().rule {
+            Rule::And => "No",
+            Rule::Or => "Yes",
+            _ => return false,
+        };
+        self.talk[key as usize] == Talk::Offered && self.offers.get(key) == deciding
     }
 
     fn means_nothing(&self, key: Key) -> bool {

@@ -118,3 +118,18 @@ fn answers_must_fit_the_offer() {
     assert!(matches!(got(&mut negotiation, "HeaderDigest", "CRC32C"), Err(KeyError::Inadmissible { .. })));
     assert_eq!(Params::of(&negotiation, Side::Initiator).max_recv, 131_072);
 }
+
+/// §6.2.2: an answer is optional where the offer decides.
+#[test]
+fn what_an_offer_decides_needs_no_answer() {
+    let offers =
+        |r2t, immediate| Offers::default().with(Key::InitialR2T, r2t).with(Key::ImmediateData, immediate);
+    let mut negotiation = Negotiation::new(Side::Initiator, offers("Yes", "No"));
+    negotiation.offer_all(Phase::Operational);
+    assert_eq!(negotiation.open().next(), None);
+    let params = Params::of(&negotiation, Side::Initiator);
+    assert!(params.initial_r2t && !params.immediate_data);
+    let mut negotiation = Negotiation::new(Side::Initiator, offers("No", "Yes"));
+    negotiation.offer_all(Phase::Operational);
+    assert_eq!(negotiation.open().count(), 2);
+}
