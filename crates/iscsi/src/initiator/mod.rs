@@ -335,9 +335,13 @@ impl<B: Binding> Task<B> {
             }
             tracing::warn!("the session was lost: {why}; logging in again");
             self.work.lost();
+            let lost = self.rt.now();
             self.rt.sleep(pause / 2).await;
             match self.come_back(&why).await {
-                Ok(back) => session = Some(back),
+                Ok(back) => {
+                    tracing::warn!("the session is back after {:.1?}", self.rt.now() - lost);
+                    session = Some(back);
+                }
                 Err(error) => return self.work.end(&error),
             }
         }
