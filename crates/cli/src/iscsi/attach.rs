@@ -82,7 +82,7 @@ async fn serve(
     let server = Server::listen(&args.nbd).await?;
     print(format_args!("listening on {}, {size}, {description}", server.door()))?;
     let rt = ground.rt();
-    let attached = Rc::new(Attached { disk: disk.clone(), zeroes: Cell::new(Zeroes::Unmap) });
+    let attached = Rc::new(Attached { disk: disk.clone(), knows_same: Cell::new(true) });
     let working = rt.clone();
     rt.spawn(async move {
         commands.serve(&working, move |command| attached.clone().carry_out(command)).await;
@@ -94,17 +94,10 @@ async fn serve(
     if geometry.read_only { Ok(()) } else { disk.flush().await.map_err(failed) }
 }
 
-/// How far the unit's WRITE SAME goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Zeroes {
-    Unmap,
-    Same,
-    Written,
-}
-
 struct Attached {
     disk: Disk,
-    zeroes: Cell<Zeroes>,
+    /// Whether the unit knows WRITE SAME, as far as it has told.
+    knows_same: Cell<bool>,
 }
 
 impl Attached {
@@ -135,15 +128,9 @@ impl Attached {
     }
 
     async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool) -> Result<(), IscsiError> {
-        if may_unmap && self.zeroes.get() == Zeroes::Unmap {
-            match self.disk.write_zeroes(offset, len, true).await {
-                Err(IscsiError::Status { .. }) => self.zeroes.set(Zeroes::Same),
-                other => return other,
-            }
-        }
-        if self.zeroes.get() != Zeroes::Written {
-            match self.disk.write_zeroes(offset, len, false).await {
-                Err(IscsiError::Status { .. }) => self.zeroes.set(Zeroes::Written),
+        if self.knows_same.get() {
+            match self.disk.write_zeroes(offset, len, may_unmap).await {
+                Err(IscsiError::Status { .. }) => self.knows_same.set(false),
                 other => return other,
             }
         }

@@ -1,8 +1,8 @@
 //! A logical unit as a disk: capacity, read, write, flush.
 //!
-//! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.49 (WRITE SAME 16), §5.22 (SYNCHRONIZE CACHE 10), SPC-4
-//! §6.11 (MODE SENSE 6). Unit attentions are asked about again, as any driver does, and so is what somebody's task management ended; a
-//! request larger than one command is cut.
+//! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.49 (WRITE SAME 16), §5.22 (SYNCHRONIZE CACHE 10),
+//! §6.5.3 (block limits), §6.5.4 (logical block provisioning), SPC-4 §6.6 (INQUIRY), §6.11 (MODE SENSE 6). Unit attentions are asked
+//! about again, as any driver does, and so is what somebody's task management ended; a request larger than one command is cut.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::session::initiator::Failure;
 
 /// Most bytes of one command.
 const MAX_TRANSFER: u32 = 1 << 20;
-/// Most bytes that one WRITE SAME writes.
+/// Most bytes that one WRITE SAME writes, where the unit allows it: other commands wait meanwhile.
 const MAX_SAME: u64 = 32 << 20;
 /// FUA in byte 1 of WRITE (16).
 const FUA: u8 = 0x08;
@@ -19,6 +19,16 @@ const FUA: u8 = 0x08;
 const DPOFUA: u8 = 0x10;
 /// UNMAP in byte 1 of WRITE SAME (16).
 const UNMAP: u8 = 0x08;
+/// VPD page of the block limits, with the MAXIMUM WRITE SAME LENGTH in blocks in its bytes 36 to 43.
+const BLOCK_LIMITS: u8 = 0xb0;
+const BLOCK_LIMITS_LEN: u8 = 64;
+const MAX_SAME_AT: std::ops::Range<usize> = 36..44;
+/// Blocks of one WRITE SAME where the unit tells no limit: what WRITE SAME (10) can say at most.
+const UNTOLD_SAME: u64 = 0xffff;
+/// VPD page of logical block provisioning, with LBPWS, that WRITE SAME (16) unmaps, in its byte 5.
+const PROVISIONING: u8 = 0xb2;
+const PROVISIONING_LEN: u8 = 8;
+const LBPWS: u8 = 0x40;
 /// WP among the device-specific parameters of a disk (SBC-3 §6.4.1).
 const WRITE_PROTECTED: u8 = 0x80;
 /// How often a command that met a unit attention, or a busy unit, is sent again.
@@ -53,6 +63,10 @@ pub struct Disk {
     capacity: Capacity,
     /// FUA is known.
     fua: bool,
+    /// Most bytes of one WRITE SAME.
+    max_same: u64,
+    /// WRITE SAME (16) may unmap.
+    unmaps: bool,
 }
 
 /// A LUN as PDUs carry it: peripheral addressing below 256, flat space above (SAM-5 §4.7).
@@ -64,7 +78,8 @@ pub(super) fn encode_lun(lun: u16) -> u64 {
 impl Disk {
     pub(super) async fn open(session: Initiator, lun: u16) -> Result<Disk, IscsiError> {
         let capacity = Capacity { blocks: 0, block_size: 1 };
-        let mut disk = Disk { session, lun: encode_lun(lun), capacity, fua: false };
+        let lun = encode_lun(lun);
+        let mut disk = Disk { session, lun, capacity, fua: false, max_same: MAX_SAME, unmaps: false };
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
         let data = disk.run("READ CAPACITY (16)", &cdb, Transfer::In(32)).await?.data;
@@ -84,7 +99,24 @@ impl Disk {
             Err(IscsiError::Status { .. }) => false,
             Err(lost) => return Err(lost),
         };
+        let limits = disk.vital(BLOCK_LIMITS, BLOCK_LIMITS_LEN).await?;
+        let told = limits.get(MAX_SAME_AT).and_then(|field| field.first_chunk());
+        let blocks = told.map_or(0, |&told| u64::from_be_bytes(told));
+        let blocks = if blocks == 0 { UNTOLD_SAME } else { blocks };
+        disk.max_same = blocks.saturating_mul(size.into()).min(MAX_SAME);
+        let provisioning = disk.vital(PROVISIONING, PROVISIONING_LEN).await?;
+        disk.unmaps = provisioning.get(5).is_some_and(|ways| ways & LBPWS != 0);
         Ok(disk)
+    }
+
+    /// A page of vital product data; empty of a unit that does not have it.
+    async fn vital(&self, page: u8, len: u8) -> Result<Vec<u8>, IscsiError> {
+        let cdb = [0x12, 1, page, 0, len, 0];
+        match self.run("INQUIRY", &cdb, Transfer::In(len.into())).await {
+            Ok(done) => Ok(done.data),
+            Err(IscsiError::Status { .. }) => Ok(Vec::new()),
+            Err(lost) => Err(lost),
+        }
     }
 
     /// Its size.
@@ -206,19 +238,19 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes zeroes to whole blocks; `unmap` lets the unit take their space back.
+    /// Writes zeroes to whole blocks; `unmap` lets the unit take their space back, if it can.
     ///
     /// # Errors
-    /// See [`IscsiError`]. A unit may know no WRITE SAME, or none that unmaps.
+    /// See [`IscsiError`]. A unit may know no WRITE SAME.
     pub async fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Result<(), IscsiError> {
         let size = usize::try_from(len).map_err(|_| IscsiError::Argument(format!("{len} bytes")))?;
         let mut lba = self.range(offset, size)?;
         let block = Bytes::from(vec![0; self.capacity.block_size as usize]);
         let mut rest = len;
         while rest > 0 {
-            let piece = rest.min(MAX_SAME);
+            let piece = rest.min(self.max_same);
             let mut cdb = self.cdb(0x93, lba, piece as usize);
-            cdb[1] = if unmap { UNMAP } else { 0 };
+            cdb[1] = if unmap && self.unmaps { UNMAP } else { 0 };
             self.run("WRITE SAME (16)", &cdb, Transfer::Out(block.clone())).await?;
             lba += piece / u64::from(self.capacity.block_size);
             rest -= piece;
