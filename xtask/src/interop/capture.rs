@@ -86,8 +86,9 @@ const WRITE_FIRST_AND_ONLY: [&str; 3] = ["6", "10", "11"];
 /// Ethernet type before it, whatever is in the data.
 const GUESSED: &str = ":infiniband:ethertype:";
 
-/// Data of INQUIRY that ends before its own length, as an allocation length of 4 asks for: tshark 4.0 reads on behind it.
-const CUT_INQUIRY: &str = "(iscsi.opcode == 0x25 && iscsi.datasegmentlength == 4)";
+/// Data of INQUIRY that ends before its own length, as an allocation length of 4 asks for, and LIO's Block Limits page, which has
+/// SBC-2's 20 bytes: tshark 4.0 reads on behind them.
+const CUT_INQUIRY: &str = "(iscsi.opcode == 0x25 && iscsi.datasegmentlength in {4, 20})";
 
 /// What tshark says of a packet.
 struct Packet {

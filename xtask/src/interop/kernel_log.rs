@@ -38,9 +38,23 @@ const SRP_LINES: &[&str] = &[
     "ib_srp: Connection ",
 ];
 
+/// What LIO says, at "err", of a login that it refuses.
+const REFUSAL_LINES: &[&str] = &[
+    "Security negotiation failed.",
+    "iSCSI Login negotiation failed.",
+    "Proposer's value list \"None\" contains no valid values from Acceptor's value list \"CHAP\".",
+    " is not authorized to access iSCSI target portal group: 1.",
+];
+
+/// The same of an initiator that looks for it while it is away.
+const AWAY_LINES: &[&str] = &["Unable to locate Target Portal Group on ", "iSCSI Login negotiation failed."];
+
+/// What open-iscsi's kernel part says, after its " connection1:0: ", of a target that is silent.
+const PING_LINE: &str = ": ping timeout of ";
+
 /// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, nvme_rdma of its parameter
-/// `register_always=N`, nbd of being told to detach, and sd of the unit attention that a new nexus gets (SAM-5 §5.14). ib_srpt knows
-/// no logout (interop/README.md).
+/// `register_always=N`, nbd of being told to detach, and sd of the unit attentions of a new nexus (SAM-5 §5.14) and of reservations (SPC-4 §5.13). ib_srpt knows
+/// no logout (interop/README.md), LIO not all of iSER's keys, which it answers with NotUnderstood, as it must.
 const HARMLESS_LINES: &[&str] = &[
     "hrtimer: interrupt took",
     "clocksource:",
@@ -48,7 +62,10 @@ const HARMLESS_LINES: &[&str] = &[
     "enabling unsafe global rkey",
     "block nbd0: shutting down sockets",
     ": Power-on or device reset occurred",
+    ": Parameters changed",
     "ib_srpt Not yet implemented: SRP_I_LOGOUT",
+    "Unable to locate key \"TaggedBufferForSolicitedDataOnly\".",
+    "Unable to locate key \"MaxOutstandingUnexpectedPDUs\".",
 ];
 
 /// What ib_srpt says, at "info", of every receive that the end of a channel flushes (5 is IB_WC_WR_FLUSH_ERR), and, at "warn", how
@@ -107,6 +124,7 @@ pub fn bad(line: &str, case: &Case) -> bool {
     let siw = matches!(case.wire, Wire::Iwarp(_));
     let own = (case.reconnects && reconnects(line))
         || ((case.reconnects || case.registers && case.lossy) && line.contains(REGISTRATION_LINE))
+        || (case.refuses && says(REFUSAL_LINES))
         || (siw && (says(LATE_ANSWER_LINES) || case.reconnects && says(LOST_QUEUE_LINES)));
     !says(HARMLESS_LINES) && !flushed_count(line) && !own
 }
@@ -121,6 +139,12 @@ fn flushed_count(line: &str) -> bool {
 /// Whether it is one of the lines of nvme, nvme_rdma, nvmet and ib_srp that belong to the other side going away and coming back.
 fn reconnects(line: &str) -> bool {
     let text = line.split_once("] ").map_or(line, |(_, text)| text);
+    if text.trim_start().starts_with("connection") && text.contains(PING_LINE) {
+        return true;
+    }
+    if AWAY_LINES.iter().any(|known| text.starts_with(known)) {
+        return true;
+    }
     let Some((device, said)) = text.split_once(": ") else { return false };
     if device.starts_with("scsi host") {
         return SRP_LINES.iter().any(|known| said.starts_with(known));

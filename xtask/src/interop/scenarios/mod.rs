@@ -1,11 +1,13 @@
 //! The cases, one file a subject. A case is a function on the bench; its variants are address families, MTUs and a
 //! lossy link. Those marked as sample run in `cargo xtask test`, all of them in `cargo xtask soak`.
 
+mod iscsi_initiator;
 mod iscsi_target;
 mod kernel;
 mod nvme_attach;
 mod nvme_initiator;
 mod nvme_target;
+mod ours;
 mod ping;
 mod srp;
 
@@ -30,6 +32,8 @@ pub struct Case {
     pub two_guests: bool,
     /// Whether the guest's nvme driver is expected to lose its target and come back.
     pub reconnects: bool,
+    /// Whether the guest's target is expected to refuse logins.
+    pub refuses: bool,
     /// Whether it shows an error of Linux's own, with nothing of ours in it: then only what may never be in a log is judged.
     pub proof: bool,
     /// Whether `cargo xtask test` runs it.
@@ -51,6 +55,7 @@ impl Case {
             registers: true,
             two_guests: false,
             reconnects: false,
+            refuses: false,
             proof: false,
             sample: false,
             run,
@@ -81,6 +86,10 @@ impl Case {
 
     fn reconnecting(self) -> Case {
         Case { reconnects: true, ..self }
+    }
+
+    fn refusing(self) -> Case {
+        Case { refuses: true, ..self }
     }
 
     fn registering(self) -> Case {
@@ -141,6 +150,7 @@ pub fn all() -> Vec<Case> {
         nvme_attach::cases(),
         nvme_target::cases(),
         iscsi_target::cases(),
+        iscsi_initiator::cases(),
         srp::cases(),
     ]
     .into_iter()

@@ -4,11 +4,9 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
-
-use super::{Case, TWO_LINKS, over_siw};
+use super::{Case, TWO_LINKS, ours, over_siw};
 use crate::interop::bench::Bench;
-use crate::interop::lab::{Background, Family, HOST, address};
+use crate::interop::lab::Background;
 use crate::interop::wire::Wire;
 
 const NQN: &str = "nqn.2026-01.lab:disk";
@@ -50,27 +48,11 @@ pub fn cases() -> Vec<Case> {
 fn attached(bench: &Bench, work: impl Fn(&Background) -> Result<(), String>) -> Result<(), String> {
     let target = bench.a_address().to_string();
     bench.a.ok(&format!("bash /lab/nvmet-up.sh {target}"))?;
-    // NBD goes by IPv4 whatever the case's family: the wire under test is the one to the target.
-    let door = address(HOST, Family::V4).to_string();
     let device = bench.device();
-    let attach = ["nvme", "attach", "--device", &device, &target, NQN, "--queues", "2", "--nbd", &door];
-    let mut server = bench.everywire("attach", &attach)?;
-    let outcome = server
-        .wait_for("listening on", LIMIT)
-        .and_then(|()| bench.a.ok(&format!("bash /lab/nbd-attach.sh {door}")))
-        .and_then(|_| work(&server))
-        .and_then(|()| bench.a.ok(&format!("bash /lab/same-bytes.sh /dev/nbd0 /dev/ram0 {COMPARED}")))
-        .map_err(|why| format!("{why}\nattach said:\n{}", server.output()));
-    let detached = bench.a.ok("nbd-client -d /dev/nbd0");
-    server.signal(Signal::TERM);
-    let (code, output) = server.end(Duration::from_secs(30));
+    let attach = ["nvme", "attach", "--device", &device, &target, NQN, "--queues", "2"];
+    let outcome = ours::attached(bench, &attach, COMPARED, work);
     bench.a.ok("bash /lab/nvmet-down.sh")?;
-    outcome.and(detached)?;
-    match output.lines().find(|l| l.contains("ERROR") || l.contains("failed") || l.contains("panicked")) {
-        Some(line) => Err(format!("attach logged: {line}")),
-        None if code != Some(0) => Err(format!("attach: exit {code:?} after SIGTERM:\n{output}")),
-        None => Ok(()),
-    }
+    outcome
 }
 
 fn files(bench: &mut Bench) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::{Case, TWO_LINKS, over_siw};
+use super::{Case, TWO_LINKS, ours, over_siw};
 use crate::interop::bench::Bench;
 use crate::interop::lab::Background;
 use crate::interop::wire::Siw;
@@ -79,7 +79,7 @@ fn serve(bench: &Bench, name: &str, backend: &str) -> Result<Background, String>
     );
     match bench.a.ok_within(&discover, LIMIT) {
         Ok(_) => Ok(target),
-        Err(why) => Err(format!("{why}\nserve said:\n{}", target.output())),
+        Err(why) => Err(ours::with_words_of(&target, &why)),
     }
 }
 
@@ -90,17 +90,8 @@ fn with_target(
     work: impl Fn(&Bench) -> Result<(), String>,
 ) -> Result<(), String> {
     let target = serve(bench, "serve", backend)?;
-    work(bench).map_err(|why| format!("{why}\nserve said:\n{}", target.output()))?;
-    target.signal(Signal::TERM);
-    let (code, output) = target.end(Duration::from_secs(30));
-    if code != Some(0) {
-        return Err(format!("serve: exit {code:?} after SIGTERM:\n{output}"));
-    }
-    // A clean run leaves no error line (the log is part of the interface).
-    match output.lines().find(|l| l.contains("ERROR") || l.contains("panicked")) {
-        Some(line) => Err(format!("serve logged: {line}")),
-        None => Ok(()),
-    }
+    work(bench).map_err(|why| ours::with_words_of(&target, &why))?;
+    ours::end_serve(target)
 }
 
 fn connect(bench: &Bench, options: &str) -> Result<(), String> {
