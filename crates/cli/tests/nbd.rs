@@ -1,5 +1,5 @@
-//! `everywire nvme attach`: other people's NBD clients on a namespace that is reached over RDMA. QEMU's and libnbd's are the
-//! judges; those that are not installed are left out in words.
+//! `everywire nvme attach`: other people's NBD clients on a namespace that is reached over RDMA, and fio on an iSCSI disk too.
+//! QEMU's and libnbd's are the judges; those that are not installed are left out in words.
 
 mod common;
 
@@ -125,6 +125,24 @@ fn fio_finds_every_block_as_it_wrote_it() {
     let scratch = Scratch::new("nbd-fio");
     let socket = scratch.file("s");
     let (_target, _attached) = attach(6, "ram:64MiB", &socket, &["--queues", "2"]);
+    fio_verifies(&scratch, &socket);
+}
+
+/// The same over iSCSI, by TCP.
+#[test]
+fn fio_finds_every_block_over_iscsi() {
+    let scratch = Scratch::new("nbd-fio-iscsi");
+    let (socket, portal) = (scratch.file("s"), ip(30));
+    let export = "iqn.2026-11.example:disk=ram:64MiB";
+    let _target = Server::start_until(
+        &["serve", "--device", &device(31), "--iscsi", export, "--tcp", &portal],
+        "iSCSI over TCP",
+    );
+    let _attached = Server::start(&["iscsi", "attach", &portal, "--nbd", &socket]);
+    fio_verifies(&scratch, &socket);
+}
+
+fn fio_verifies(scratch: &Scratch, socket: &str) {
     let uri = format!("--uri=nbd+unix:///?socket={socket}");
     let engines = command("fio", &["--enghelp"]).output();
     if !engines.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("\tnbd")) {
