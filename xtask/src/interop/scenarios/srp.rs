@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::Case;
+use super::{Case, ours};
 use crate::interop::bench::Bench;
-use crate::interop::lab::{Background, Family, HOST, address};
+use crate::interop::lab::Background;
 
 const EXT: &str = "0002c90300000001";
 const GUID: &str = "0002c90300000002";
@@ -23,9 +23,10 @@ pub fn cases() -> Vec<Case> {
             files,
         )
     };
-    let fio = || Case::new("srp-target-fio", "ib_srp: fio --verify=crc32c, random 512 B to 1 MiB, 10 s", fio);
+    let fio = || Case::new("srp-target-fio", "ib_srp: fio --verify=crc32c, random 512 B to 8 MiB, 10 s", fio);
     let many =
         || Case::new("srp-target-many", "ib_srp without registrations: 255 descriptors and more, fio", many);
+    let persist = Case::new("srp-target-persist", "reservations: two initiator ports, every type", persist);
     let kill = || Case::new("srp-target-kill", "kill -9 of the target under I/O; ib_srp comes back", kill);
     let refused =
         || Case::new("srp-target-refused", "ib_srp with a wrong id_ext: the reason in words", refused);
@@ -38,6 +39,7 @@ pub fn cases() -> Vec<Case> {
         fio(),
         fio().v6().jumbo(),
         many().in_sample(),
+        persist,
         kill().reconnecting().in_sample(),
         refused().reconnecting().in_sample(),
         io().in_sample(),
@@ -57,17 +59,6 @@ fn serve(bench: &Bench, name: &str, backend: &str) -> Result<Background, String>
     Ok(target)
 }
 
-/// SIGTERM must end it with exit code 0 and no error in its log.
-fn end(target: Background) -> Result<(), String> {
-    target.signal(Signal::TERM);
-    let (code, output) = target.end(Duration::from_secs(30));
-    match output.lines().find(|l| l.contains("ERROR") || l.contains("panicked")) {
-        Some(line) => Err(format!("serve logged: {line}")),
-        None if code != Some(0) => Err(format!("serve: exit {code:?} after SIGTERM:\n{output}")),
-        None => Ok(()),
-    }
-}
-
 fn login(bench: &Bench, options: &str) -> Result<String, String> {
     let address = bench.host_address();
     let login = format!("bash /lab/srp-login.sh id_ext={EXT},ioc_guid={GUID} {address} {options}");
@@ -81,8 +72,8 @@ fn with_target(
 ) -> Result<(), String> {
     let target = serve(bench, "serve", backend)?;
     let done = work(bench).and_then(|()| bench.a.ok("bash /lab/srp-logout.sh").map(drop));
-    done.map_err(|why| format!("{why}\nserve said:\n{}", target.output()))?;
-    end(target)
+    done.map_err(|why| ours::with_words_of(&target, &why))?;
+    ours::end_serve(target)
 }
 
 fn on_disk(bench: &Bench, script: &str) -> Result<(), String> {
@@ -103,7 +94,20 @@ fn files(bench: &mut Bench) -> Result<(), String> {
 fn fio(bench: &mut Bench) -> Result<(), String> {
     with_target(bench, "ram:256MiB", |bench| {
         login(bench, "")?;
-        on_disk(bench, "bash /lab/nvme-fio.sh $disk 10")
+        on_disk(bench, "bash /lab/scsi-fio.sh $disk 10")
+    })
+}
+
+/// Two initiator ports of one host, and so two initiators to a reservation.
+fn persist(bench: &mut Bench) -> Result<(), String> {
+    with_target(bench, "ram:64MiB", |bench| {
+        login(bench, "")?;
+        let second = format!(
+            "bash /lab/srp-second.sh id_ext={EXT},ioc_guid={GUID},initiator_ext=0000000000000002 {}",
+            bench.host_address()
+        );
+        bench.a.ok_within(&second, LIMIT)?;
+        on_disk(bench, "bash /lab/persist.sh $disk $(cat /run/srp-second)")
     })
 }
 
@@ -155,7 +159,7 @@ fn kill(bench: &mut Bench) -> Result<(), String> {
     if back.trim() == "0" {
         return Err("ib_srp never said that it reconnected: the kill was not seen".into());
     }
-    end(second)
+    ours::end_serve(second)
 }
 
 /// SR-02: who is refused hears why, on both ends.
@@ -167,13 +171,13 @@ fn refused(bench: &mut Bench) -> Result<(), String> {
         "modprobe ib_srp; if echo {wrong} >/sys/class/infiniband_srp/srp-rxe0-1/add_target; then exit 1; fi; \
          dmesg | grep 'SRP LOGIN.* REJECTED, reason 0x00010003'"
     );
-    bench.a.ok(&add).map_err(|why| format!("{why}\nserve said:\n{}", target.output()))?;
+    bench.a.ok(&add).map_err(|why| ours::with_words_of(&target, &why))?;
     bench.a.ok("modprobe -r ib_srp")?;
     let said = target.output();
     if !said.contains("unable to associate") || !said.contains("0x00010003") {
         return Err(format!("serve does not say why it refused:\n{said}"));
     }
-    end(target)
+    ours::end_serve(target)
 }
 
 /// Linux's target, up while `work` runs; it gets the target port.
@@ -227,22 +231,11 @@ fn io(bench: &mut Bench) -> Result<(), String> {
 
 fn attach(bench: &mut Bench) -> Result<(), String> {
     with_srpt(bench, |id| {
-        // NBD goes by IPv4 whatever the case's family: the wire under test is the one to the target.
-        let door = address(HOST, Family::V4).to_string();
         let (device, target) = (bench.device(), bench.a_address().to_string());
-        let args = ["srp", "attach", "--device", &device, &target, id, "--channels", "2", "--nbd", &door];
-        let mut server = bench.everywire("attach", &args)?;
-        let outcome = server
-            .wait_for("listening on", LIMIT)
-            .and_then(|()| bench.a.ok(&format!("bash /lab/nbd-attach.sh {door}")))
-            .and_then(|_| bench.a.ok_within("bash /lab/nvme-files.sh /dev/nbd0 /etc", LIMIT))
-            .and_then(|_| bench.a.ok_within("bash /lab/nvme-fio.sh /dev/nbd0 10", LIMIT))
-            .and_then(|_| bench.a.ok(&format!("bash /lab/same-bytes.sh /dev/nbd0 /dev/ram0 {COMPARED}")))
-            .map_err(|why| format!("{why}\nattach said:\n{}", server.output()));
-        let detached = bench.a.ok("nbd-client -d /dev/nbd0");
-        server.signal(Signal::TERM);
-        let (code, output) = server.end(Duration::from_secs(30));
-        outcome.and(detached)?;
-        if code == Some(0) { Ok(()) } else { Err(format!("attach: exit {code:?} after SIGTERM:\n{output}")) }
+        let args = ["srp", "attach", "--device", &device, &target, id, "--channels", "2"];
+        ours::attached(bench, &args, COMPARED, |_| {
+            bench.a.ok_within("bash /lab/nvme-files.sh /dev/nbd0 /etc", LIMIT)?;
+            bench.a.ok_within("bash /lab/nvme-fio.sh /dev/nbd0 10", LIMIT).map(drop)
+        })
     })
 }
