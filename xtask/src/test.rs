@@ -68,7 +68,6 @@ const STEPS: &[Step] = &[
     ("doctests", || suite("doctests", &["--workspace", "--doc"])),
     ("examples", examples),
     ("speed", soak::speed::sample),
-    ("storage", soak::storage::sample),
     ("interop", interop::sample),
     ("opensm", interop::opensm::sample),
 ];

@@ -9,7 +9,7 @@ mod fuzz;
 mod report;
 mod seeds;
 pub mod speed;
-pub mod storage;
+mod storage;
 
 use std::time::{Duration, Instant};
 
