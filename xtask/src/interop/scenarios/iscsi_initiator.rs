@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Case, ours};
 use crate::interop::bench::Bench;
 use crate::interop::lab::Background;
-use crate::interop::wire::{Siw, Wire};
+use crate::interop::wire::Wire;
 
 const IQN: &str = "iqn.2026-01.lab:disk";
 /// Initiator names that lio-up.sh knows: one proves itself, of the other the target proves itself too.
@@ -31,12 +31,10 @@ pub fn cases() -> Vec<Case> {
     let away = |name| Case::new(name, "LIO drops its sessions under fio and comes back", away).reconnecting();
     vec![
         io("iscsi-initiator-tcp").tcp().in_sample(),
-        io("iscsi-initiator-iser").in_sample(),
+        io("iscsi-initiator-iser"),
         io("iscsi-initiator-iser").v6().jumbo(),
-        io("iscsi-initiator-iser").siw(Siw::Crc),
         attach("iscsi-attach-tcp").tcp(),
         attach("iscsi-attach-iser"),
-        attach("iscsi-attach-iser").siw(Siw::Crc),
         away("iscsi-attach-away-tcp").tcp(),
         away("iscsi-attach-away-iser"),
     ]
