@@ -33,7 +33,8 @@ pub struct Stage {
 
 pub fn options() -> Options {
     let mut options = Options::new(name(HOST));
-    options.session.command_timeout = Duration::from_secs(2);
+    // Longer than the transport takes to get through the faults below.
+    options.session.command_timeout = Duration::from_secs(10);
     options
 }
 
