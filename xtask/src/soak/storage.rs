@@ -22,6 +22,8 @@ const DISK: u64 = 256 << 20;
 const RUNS: usize = 3;
 /// Of one measurement.
 const SECONDS: &str = "2";
+/// Where tgtd has its socket for tgtadm.
+const SOCKET: &str = "TGT_IPC_SOCKET";
 /// How long tgt may take to be there.
 const START: Duration = Duration::from_secs(30);
 
@@ -39,7 +41,6 @@ struct Line {
 }
 
 /// What a line is compared with.
-#[derive(Clone, Copy)]
 enum Other {
     /// The same load by iSCSI over TCP on tgt.
     Tgt,
@@ -71,7 +72,6 @@ pub fn run(names: &[String], each: &mut dyn FnMut(Row)) -> Result<(), String> {
 impl Line {
     /// Figures and failure.
     fn measure(&self) -> Result<(String, Option<String>), String> {
-        let goal = self.goal;
         let tgt = matches!(self.other, Other::Tgt).then(Tgt::start).transpose()?;
         let (mut values, mut best) = (Vec::new(), (0.0_f64, 0.0_f64));
         for _ in 0..RUNS {
@@ -87,7 +87,8 @@ impl Line {
             values.push(format!("{:.2} ({ours:.3}/{other:.3})", ours / other));
             best = (best.0.max(ours), best.1.max(other));
         }
-        let met = best.0 >= goal * best.1;
+        let met = best.0 >= self.goal * best.1;
+        let goal = self.goal;
         let figures = format!("{:.2}, goal at least {goal}; {} GB/s", best.0 / best.1, values.join(", "));
         Ok((figures, (!met).then(|| format!("misses at least {goal}"))))
     }
@@ -105,8 +106,8 @@ struct Tgt {
     daemon: Child,
     /// ADDRESS:PORT.
     portal: String,
-    /// What the logical unit lies on.
-    disk: PathBuf,
+    /// What its logical unit lies on, and the socket by which tgtadm finds it and no other.
+    folder: PathBuf,
 }
 
 impl Tgt {
@@ -117,15 +118,16 @@ impl Tgt {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let port = port.map_err(|e| format!("no free port: {e}"))?.port();
         let portal = format!("127.0.0.1:{port}");
-        let disk = PathBuf::from(format!("/dev/shm/everywire-tgt-{port}"));
-        File::create(&disk)
-            .and_then(|file| file.set_len(DISK))
-            .map_err(|e| format!("{}: {e}", disk.display()))?;
+        let folder = PathBuf::from(format!("/dev/shm/everywire-tgt-{port}"));
+        let disk = folder.join("disk");
+        fs::create_dir(&folder)
+            .and_then(|()| File::create(&disk)?.set_len(DISK))
+            .map_err(|e| format!("{}: {e}", folder.display()))?;
         let mut command = Command::new("tgtd");
-        command.args(["-f", "-C", &control(port), "--iscsi", &format!("portal={portal}")]);
+        command.args(["-f", "--iscsi", &format!("portal={portal}")]).env(SOCKET, folder.join("s"));
         let daemon = shell::spawn(&mut command, &super::logs().join("tgtd.log"))?;
-        let tgt = Tgt { daemon, portal, disk };
-        let path = tgt.disk.display().to_string();
+        let tgt = Tgt { daemon, portal, folder };
+        let path = disk.display().to_string();
         tgt.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", IQN])?;
         tgt.admin(&["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &path])?;
         tgt.admin(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
@@ -134,11 +136,10 @@ impl Tgt {
 
     /// One command of tgtadm; again while the daemon is not there yet.
     fn admin(&self, args: &[&str]) -> Result<(), String> {
-        let port = self.portal.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default();
         let until = Instant::now() + START;
         loop {
             let mut command = Command::new("tgtadm");
-            command.args(["-C", &control(port), "--lld", "iscsi"]).args(args);
+            command.args(["--lld", "iscsi"]).args(args).env(SOCKET, self.folder.join("s"));
             let done = shell::run(&mut command, &super::logs().join("tgtadm.log"), START)?;
             if done.ok() {
                 return Ok(());
@@ -151,16 +152,11 @@ impl Tgt {
     }
 }
 
-/// The number by which tgtadm finds a tgtd: below 32768, and one that no other has.
-fn control(port: u16) -> String {
-    (port / 2).to_string()
-}
-
 impl Drop for Tgt {
     fn drop(&mut self) {
         shell::kill_group(&self.daemon);
         // Reaped, so that its port is free again.
         let _ = self.daemon.wait();
-        let _ = fs::remove_file(&self.disk);
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }

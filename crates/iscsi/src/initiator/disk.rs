@@ -195,9 +195,9 @@ impl Disk {
                     done.data.len()
                 )));
             }
-            // One command's data is the answer as it lies; more are put together.
-            match data.is_empty() && piece == len {
-                true => return Ok(done.data),
+            // What came first is not copied.
+            match data.is_empty() {
+                true => data = done.data,
                 false => data.append(&mut done.data),
             }
             lba += piece as u64 / u64::from(self.capacity.block_size);
