@@ -173,15 +173,17 @@ impl Shared {
     /// One command after the other.
     async fn work(self: Rc<Self>, rt: Rt) -> Result<(u64, Samples), CliError> {
         let size = self.load.block_size;
+        let len = size as usize;
         let (mut done, mut samples) = (0, Samples::new());
         let mut random = rt.entropy() | 1;
-        let data = Bytes::from((0..size).map(|at| (random >> (at % 57)) as u8).collect::<Vec<u8>>());
+        let buffer = self.disk.buffer(len).map_err(failed)?;
+        buffer.write_at(0, &(0..size).map(|at| (random >> (at % 57)) as u8).collect::<Vec<u8>>());
         let mut before = rt.now();
         while before < self.deadline {
             let offset = self.places.next(&mut random) * size;
             match self.load.pattern.writes() {
-                true => self.disk.write(offset, data.clone()).await.map_err(failed)?,
-                false => drop(self.disk.read(offset, size as usize).await.map_err(failed)?),
+                true => self.disk.write_from(offset, &buffer, 0, len, false).await.map_err(failed)?,
+                false => self.disk.read_into(offset, &buffer, 0, len).await.map_err(failed)?,
             }
             let now = rt.now();
             samples.record(now - before);

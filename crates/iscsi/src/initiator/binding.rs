@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use everywire_verbs::rt::Rt;
-use everywire_verbs::{CmError, VerbsError};
+use everywire_verbs::{CmError, Pd, VerbsError};
 
 use super::{Connector, IscsiError, Work};
 use crate::login::initiator::{LoggedIn, LoginOptions};
@@ -41,6 +41,11 @@ impl From<io::Error> for ConnectError {
 pub(crate) trait Binding: 'static {
     /// One of them.
     type Carrier: Carrier + 'static;
+
+    /// What memory is registered in, where it must be.
+    fn pd(&self) -> Option<&Pd> {
+        None
+    }
 
     /// Connects within `limit`.
     async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Self::Carrier, ConnectError>;

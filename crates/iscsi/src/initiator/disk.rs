@@ -6,8 +6,9 @@
 
 use bytes::Bytes;
 
-use super::{Completion, Initiator, IscsiError, Transfer};
+use super::{Buffer, Completion, Initiator, IscsiError, Span, Transfer};
 use crate::session::initiator::Failure;
+use crate::session::scsi::Residual;
 
 /// Most bytes of one command.
 const MAX_TRANSFER: u32 = 1 << 20;
@@ -179,6 +180,14 @@ impl Disk {
         cdb
     }
 
+    /// Memory for [`Disk::read_into`] and [`Disk::write_from`].
+    ///
+    /// # Errors
+    /// See [`Initiator::buffer`].
+    pub fn buffer(&self, len: usize) -> Result<Buffer, IscsiError> {
+        self.session.buffer(len)
+    }
+
     /// Reads `len` bytes from byte `offset`; both whole blocks.
     ///
     /// # Errors
@@ -188,21 +197,46 @@ impl Disk {
         let mut data = Vec::new();
         while data.len() < len {
             let piece = (len - data.len()).min(MAX_TRANSFER as usize);
-            let mut done = self.run("READ (16)", &self.cdb(0x88, lba, piece), Transfer::In(piece)).await?;
-            if done.data.len() != piece {
-                return Err(IscsiError::Protocol(format!(
-                    "READ (16) gave {} bytes of {piece}",
-                    done.data.len()
-                )));
-            }
+            let mut done = self.read_piece(lba, piece, Transfer::In(piece)).await?;
             // What came first is not copied.
             match data.is_empty() {
-                true => data = done.data,
-                false => data.append(&mut done.data),
+                true => data = done,
+                false => data.append(&mut done),
             }
             lba += piece as u64 / u64::from(self.capacity.block_size);
         }
         Ok(data)
+    }
+
+    /// Reads `len` bytes from byte `offset` into `buffer` from its byte `at`; whole blocks.
+    ///
+    /// # Errors
+    /// See [`IscsiError`].
+    pub async fn read_into(
+        &self,
+        offset: u64,
+        buffer: &Buffer,
+        at: usize,
+        len: usize,
+    ) -> Result<(), IscsiError> {
+        let mut lba = self.range(offset, len)?;
+        let mut done = 0;
+        while done < len {
+            let piece = (len - done).min(MAX_TRANSFER as usize);
+            let into = Transfer::Into(Span::new(buffer, at + done, piece));
+            self.read_piece(lba, piece, into).await?;
+            lba += piece as u64 / u64::from(self.capacity.block_size);
+            done += piece;
+        }
+        Ok(())
+    }
+
+    async fn read_piece(&self, lba: u64, len: usize, transfer: Transfer) -> Result<Vec<u8>, IscsiError> {
+        let done = self.run("READ (16)", &self.cdb(0x88, lba, len), transfer).await?;
+        match done.residual {
+            Residual::None => Ok(done.data),
+            other => Err(IscsiError::Protocol(format!("READ (16) of {len} bytes: {other:?}"))),
+        }
     }
 
     /// Writes at byte `offset`; whole blocks.
@@ -225,17 +259,52 @@ impl Disk {
         self.flush().await
     }
 
+    /// Writes `len` bytes of `buffer` from its byte `at` to byte `offset`; whole blocks. With `fua` they are durable then.
+    ///
+    /// # Errors
+    /// See [`IscsiError`].
+    pub async fn write_from(
+        &self,
+        offset: u64,
+        buffer: &Buffer,
+        at: usize,
+        len: usize,
+        fua: bool,
+    ) -> Result<(), IscsiError> {
+        let mut lba = self.range(offset, len)?;
+        let mut done = 0;
+        while done < len {
+            let piece = (len - done).min(MAX_TRANSFER as usize);
+            let from = Transfer::From(Span::new(buffer, at + done, piece));
+            self.write_piece(lba, piece, from, if fua && self.fua { FUA } else { 0 }).await?;
+            lba += piece as u64 / u64::from(self.capacity.block_size);
+            done += piece;
+        }
+        if fua && !self.fua { self.flush().await } else { Ok(()) }
+    }
+
     async fn write_with(&self, offset: u64, data: Bytes, flags: u8) -> Result<(), IscsiError> {
         let mut lba = self.range(offset, data.len())?;
         let mut rest = data;
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(MAX_TRANSFER as usize));
-            let mut cdb = self.cdb(0x8a, lba, piece.len());
-            cdb[1] = flags;
-            lba += piece.len() as u64 / u64::from(self.capacity.block_size);
-            self.run("WRITE (16)", &cdb, Transfer::Out(piece)).await?;
+            let len = piece.len();
+            self.write_piece(lba, len, Transfer::Out(piece), flags).await?;
+            lba += len as u64 / u64::from(self.capacity.block_size);
         }
         Ok(())
+    }
+
+    async fn write_piece(
+        &self,
+        lba: u64,
+        len: usize,
+        transfer: Transfer,
+        flags: u8,
+    ) -> Result<(), IscsiError> {
+        let mut cdb = self.cdb(0x8a, lba, len);
+        cdb[1] = flags;
+        self.run("WRITE (16)", &cdb, transfer).await.map(drop)
     }
 
     /// Writes zeroes to whole blocks; `unmap` lets the unit take their space back, if it can.

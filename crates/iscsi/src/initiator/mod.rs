@@ -5,6 +5,7 @@
 //! lasted too long. The stream comes from a [`Connector`], so that this runs on sockets and in a simulator.
 
 mod binding;
+mod buffer;
 mod discovery;
 mod disk;
 mod work;
@@ -15,9 +16,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use everywire_verbs::rt::{LocalFuture, Rt};
+use everywire_verbs::{Pd, VerbsError};
 
 pub use binding::ConnectError;
 pub(crate) use binding::{Binding, Carrier};
+pub use buffer::{Buffer, Span};
 pub use discovery::{discover, discover_rdma};
 pub use disk::{Capacity, Disk};
 pub(crate) use work::Work;
@@ -126,6 +129,9 @@ pub enum IscsiError {
     /// The connection was lost and did not come back.
     #[error("{0}")]
     Lost(String),
+    /// There is no memory for it.
+    #[error("memory for data: {0}")]
+    Memory(#[from] VerbsError),
     /// The target breaks the rules.
     #[error("{0}")]
     Protocol(String),
@@ -180,6 +186,8 @@ impl IscsiError {
 #[derive(Clone)]
 pub struct Initiator {
     work: Rc<Work>,
+    /// What memory is registered in.
+    pd: Option<Pd>,
 }
 
 struct Task<B> {
@@ -232,10 +240,19 @@ impl Initiator {
     ) -> Result<Initiator, IscsiError> {
         let work = Rc::new(Work::default());
         let isid = Isid::random(rt.entropy(), rt.entropy() as u16);
+        let pd = binding.pd().cloned();
         let mut task = Task { rt: rt.clone(), binding, address, options, isid, kind, work: work.clone() };
         let (connection, login) = task.login().await?;
         rt.spawn(async move { task.keep(connection, *login).await });
-        Ok(Initiator { work })
+        Ok(Initiator { work, pd })
+    }
+
+    /// Zeroed memory for [`Transfer::Into`] and [`Transfer::From`], of this session and of others by the same binding.
+    ///
+    /// # Errors
+    /// The device has no room for another region.
+    pub fn buffer(&self, len: usize) -> Result<Buffer, IscsiError> {
+        Ok(Buffer::new(self.pd.as_ref(), len)?)
     }
 
     /// Sends a command; waits for its status, over losses of the connection.

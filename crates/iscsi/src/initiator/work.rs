@@ -11,13 +11,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use everywire_verbs::rt::Notify;
 
-use super::IscsiError;
+use super::{IscsiError, Span};
 use crate::pdu::{LogoutReason, NO_TAG, TaskFunction, TaskResult};
 use crate::session::initiator::{Command, Failure, Session, Status};
 use crate::session::scsi::Residual;
 
 /// Data of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Transfer {
     /// None.
     None,
@@ -25,6 +25,47 @@ pub enum Transfer {
     In(usize),
     /// These go.
     Out(Bytes),
+    /// What comes goes here: [`Completion::data`] stays empty.
+    Into(Span),
+    /// These go.
+    From(Span),
+}
+
+impl Transfer {
+    /// Bytes that go.
+    pub(crate) fn data_out(&self) -> usize {
+        match self {
+            Transfer::Out(bytes) => bytes.len(),
+            Transfer::From(span) => span.len(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that may come.
+    pub(crate) fn data_in(&self) -> usize {
+        match self {
+            Transfer::In(want) => *want,
+            Transfer::Into(span) => span.len(),
+            _ => 0,
+        }
+    }
+
+    /// What goes.
+    pub(crate) fn out(&self) -> Bytes {
+        match self {
+            Transfer::Out(bytes) => bytes.clone(),
+            Transfer::From(span) => span.bytes(),
+            _ => Bytes::new(),
+        }
+    }
+
+    /// Memory of its caller's that it uses.
+    pub(crate) fn span(&self) -> Option<&Span> {
+        match self {
+            Transfer::Into(span) | Transfer::From(span) => Some(span),
+            _ => None,
+        }
+    }
 }
 
 /// A command's end.
@@ -78,7 +119,7 @@ impl Slot {
 
 #[derive(Clone)]
 enum Job {
-    Command(Command, Bytes),
+    Command(Command, Transfer),
     Manage(TaskFunction, u64),
     Abort(Rc<Slot>),
     Text(Bytes, Option<u32>),
@@ -159,20 +200,15 @@ impl Work {
         transfer: Transfer,
         cell: Option<&TagCell>,
     ) -> Result<Completion, IscsiError> {
-        let (out, want) = match transfer {
-            Transfer::None => (Bytes::new(), 0),
-            Transfer::In(want) => (Bytes::new(), want),
-            Transfer::Out(out) => (out, 0),
-        };
         let len = |len: usize| {
             u32::try_from(len).map_err(|_| IscsiError::Argument(format!("{len} bytes in one command")))
         };
         if cdb.is_empty() || cdb.len() > crate::pdu::MAX_CDB {
             return Err(IscsiError::Argument(format!("a CDB of {} bytes", cdb.len())));
         }
-        let (data_out, data_in) = (len(out.len())?, len(want)?);
+        let (data_out, data_in) = (len(transfer.data_out())?, len(transfer.data_in())?);
         let command = Command { lun, cdb: cdb.to_vec(), attribute: 1, data_out, data_in };
-        match self.submit(Job::Command(command, out), cell).await? {
+        match self.submit(Job::Command(command, transfer), cell).await? {
             Answer::Command(completion) => Ok(completion),
             _ => Err(IscsiError::Ended),
         }
@@ -229,7 +265,7 @@ impl Work {
     }
 
     /// Gives the session what it has not seen, in order; `add` takes the data of each command.
-    pub(crate) fn feed(&self, session: &mut Session, mut add: impl FnMut(u32, u64, Bytes, usize)) {
+    pub(crate) fn feed(&self, session: &mut Session, mut add: impl FnMut(u32, u64, &Transfer)) {
         for itt in self.given_up.take() {
             session.withdraw(itt);
         }
@@ -237,9 +273,9 @@ impl Work {
             let itt = match &entry.job {
                 // A function is not to wait for what it may be there to end.
                 Job::Command(..) | Job::Text(..) if !session.has_room() => continue,
-                Job::Command(command, out) => {
+                Job::Command(command, transfer) => {
                     let itt = session.command(command.clone());
-                    add(itt, command.lun, out.clone(), command.data_in as usize);
+                    add(itt, command.lun, transfer);
                     itt
                 }
                 Job::Manage(function, lun) => session.manage(*function, *lun),
@@ -261,11 +297,25 @@ impl Work {
         }
     }
 
-    pub(crate) fn done(&self, itt: u32, result: Result<Status, Failure>, data: Vec<u8>) {
+    /// A command ended; `data` is what came for it and does not lie in its caller's memory yet.
+    pub(crate) fn done(&self, itt: u32, result: Result<Status, Failure>, mut data: Vec<u8>) {
+        if !data.is_empty() {
+            self.place(itt, &mut data);
+        }
         let completion = |Status { status, sense, residual }| {
             Answer::Command(Completion { status, sense, residual, data })
         };
         self.answer(itt, result.map(completion).map_err(IscsiError::from));
+    }
+
+    /// Puts data where the command's caller wants it.
+    fn place(&self, itt: u32, data: &mut Vec<u8>) {
+        let (tags, entries) = (self.tags.borrow(), self.entries.borrow());
+        let entry = tags.get(&itt).and_then(|id| entries.get(id));
+        if let Some(Entry { job: Job::Command(_, Transfer::Into(span)), .. }) = entry {
+            span.fill(data);
+            data.clear();
+        }
     }
 
     pub(crate) fn managed(&self, itt: u32, result: Result<TaskResult, Failure>) {

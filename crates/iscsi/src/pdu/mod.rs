@@ -65,12 +65,17 @@ impl Pdu {
 
     /// The header's 48 bytes, lengths included.
     pub fn bhs(&self) -> [u8; BHS_LEN] {
+        self.bhs_before(self.data.len())
+    }
+
+    /// The same in front of so many bytes of data that lie somewhere else.
+    pub(crate) fn bhs_before(&self, data: usize) -> [u8; BHS_LEN] {
         let mut bytes = [0; BHS_LEN];
         bytes[0] = if self.immediate { 0x40 } else { 0 };
         self.header.emit(&mut bytes);
         debug_assert!(self.ahs.len() <= MAX_AHS && self.ahs.len().is_multiple_of(4));
         bytes[4] = (self.ahs.len() / 4) as u8;
-        bytes[5..8].copy_from_slice(&(self.data.len() as u32).to_be_bytes()[1..]);
+        bytes[5..8].copy_from_slice(&(data as u32).to_be_bytes()[1..]);
         bytes
     }
 

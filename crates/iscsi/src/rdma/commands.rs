@@ -1,21 +1,21 @@
 //! The initiator's datamover on RDMA: commands with their data in registered memory, opened to the target one by one.
 //!
-//! Read RFC 7145 §7.3.1, §7.3.2 and §9.3. A command's data lies in a buffer of a pool; a fast registration under a new key opens
-//! just that, to be written or to be read, and is closed again before anybody learns of the command's end: by the target's SEND
-//! with Invalidate, whose key must be this command's, or here. What a command sends unasked is not opened
-//! (TaggedBufferForSolicitedDataOnly, §6.8).
+//! Read RFC 7145 §7.3.1, §7.3.2 and §9.3. A command's data lies in its caller's memory, if that is registered, or in a buffer of
+//! a pool; a fast registration under a new key opens just that, to be written or to be read, and is closed again before anybody
+//! learns of the command's end: by the target's SEND with Invalidate, whose key must be this command's, or here. What a command
+//! sends unasked is not opened (TaggedBufferForSolicitedDataOnly, §6.8).
 
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use everywire_verbs::pool::{BufferPool, PoolBuf};
 use everywire_verbs::rt::Notify;
 use everywire_verbs::{Access, FastRegMr, MemoryRegion, Pd, RKey, SendOp, SendWr, VerbsError};
 
 use super::link::{Link, message};
 use super::{ControlHeader, HEADER_LEN, Header, Tagged};
+use crate::initiator::Transfer;
 use crate::keys::Params;
 use crate::pdu::{self, BHS_LEN, DataOut, FINAL, NO_TAG, Pdu};
 use crate::session::initiator::{Failure, Session, Status};
@@ -47,11 +47,38 @@ pub(super) struct Ended {
     pub(super) data: Vec<u8>,
 }
 
+/// Where a command's data lies.
+#[derive(Default)]
+enum Place {
+    #[default]
+    Nowhere,
+    /// In a buffer of the pool.
+    Pooled(PoolBuf),
+    /// In its caller's memory, from a byte on.
+    Lent(MemoryRegion, usize),
+}
+
+impl Place {
+    fn region(&self) -> Option<(&MemoryRegion, usize)> {
+        match self {
+            Place::Nowhere => None,
+            Place::Pooled(buffer) => Some((buffer.pool().region(), buffer.at())),
+            Place::Lent(region, at) => Some((region, *at)),
+        }
+    }
+
+    /// A copy of `len` bytes from byte `from`.
+    fn read(&self, from: usize, len: usize) -> Vec<u8> {
+        let bytes = self.region().map(|(region, at)| region.read_vec(at + from, len));
+        bytes.map_or_else(Vec::new, |bytes| bytes.expect("a command's data lies inside its region"))
+    }
+}
+
 #[derive(Default)]
 struct Slot {
     itt: u32,
     want: usize,
-    buffer: Option<PoolBuf>,
+    place: Place,
     /// The key by which the target reaches the buffer.
     key: Option<RKey>,
     /// The SEND is acknowledged.
@@ -76,6 +103,22 @@ impl Memory {
     pub(super) fn pd(&self) -> &Pd {
         &self.pd
     }
+
+    /// Where a command's data of `len` bytes is to lie, with what goes in its place; `None` while the pool has no buffer for it.
+    fn place(&self, data: &Transfer, len: usize) -> Result<Option<Place>, String> {
+        if len == 0 {
+            return Ok(Some(Place::Nowhere));
+        }
+        if let Some((region, at)) = data.span().and_then(|span| span.registered(&self.pd)) {
+            return Ok(Some(Place::Lent(region, at)));
+        }
+        let Some(buffer) = self.pool.take(len) else { return Ok(None) };
+        if data.data_out() > 0 {
+            let written = self.pool.region().write_at(buffer.at(), &data.out());
+            written.map_err(|e| e.to_string())?;
+        }
+        Ok(Some(Place::Pooled(buffer)))
+    }
 }
 
 /// Commands of one connection.
@@ -87,7 +130,7 @@ pub(super) struct Commands {
     free: Vec<u16>,
     by_tag: HashMap<u32, u16>,
     /// Data of commands that have no slot yet.
-    data: HashMap<u32, (Bytes, usize)>,
+    data: HashMap<u32, Transfer>,
 }
 
 impl Commands {
@@ -106,8 +149,8 @@ impl Commands {
     }
 
     /// A command that will start: its data.
-    pub(super) fn add(&mut self, itt: u32, out: Bytes, want: usize) {
-        self.data.insert(itt, (out, want));
+    pub(super) fn add(&mut self, itt: u32, data: Transfer) {
+        self.data.insert(itt, data);
     }
 
     /// Starts commands that there are slots and buffers for, in order; one that no buffer holds is refused.
@@ -119,93 +162,82 @@ impl Commands {
         poke: &Notify,
     ) -> Result<(), String> {
         while let (Some(itt), Some(&slot)) = (session.startable(), self.free.last()) {
-            let (out, want) = self.data.get(&itt).cloned().unwrap_or_default();
-            let len = out.len().max(want);
+            let data = self.data.get(&itt).unwrap_or(&Transfer::None);
+            let (out, want) = (data.data_out(), data.data_in());
+            let len = out.max(want);
             if len > MAX_BUFFER {
                 session.refuse(itt, Failure::TooLong { len, most: MAX_BUFFER });
                 continue;
             }
-            let buffer = if len == 0 { None } else { self.memory.pool.take(len) };
-            if len > 0 && buffer.is_none() {
+            let Some(place) = self.memory.place(data, len)? else {
                 self.memory.pool.wait(poke);
                 return Ok(());
-            }
+            };
             let Some((itt, pdu)) = session.start(now) else { return Ok(()) };
             self.data.remove(&itt);
             self.free.pop();
             self.by_tag.insert(itt, slot);
-            self.slots[usize::from(slot)] = Slot { itt, want, buffer, ..Slot::default() };
-            self.send(session, link, slot, pdu, &out)?;
+            self.slots[usize::from(slot)] = Slot { itt, want, place, ..Slot::default() };
+            self.send(session, link, slot, pdu, out)?;
         }
         Ok(())
     }
 
-    /// Sends the command of a slot, with the data that may go unasked (RFC 7143 §13.10, §13.11).
+    /// Sends the command of a slot, with the data that may go unasked (RFC 7143 §13.10, §13.11); `out` bytes go in all.
     fn send(
         &mut self,
         session: &Session,
         link: &mut Link<Done>,
         slot: u16,
         mut pdu: Pdu,
-        out: &Bytes,
+        out: usize,
     ) -> Result<(), String> {
-        let (immediate, unsolicited) = unasked(session.params(), out.len());
-        let itt = self.slots[usize::from(slot)].itt;
+        let (immediate, unsolicited) = unasked(session.params(), out);
         if unsolicited > immediate
             && let pdu::Header::ScsiCommand(header) = &mut pdu.header
         {
             header.flags &= !FINAL;
         }
-        let door = self.open(slot, out, unsolicited)?;
+        let door = self.open(slot, out, unsolicited);
         let tag = door.as_ref().map(|(tag, _)| *tag);
-        let (write, read) = if out.is_empty() { (None, tag) } else { (tag, None) };
-        // The head goes from its own memory, the data from where it lies: the PDU's length tells of both.
-        pdu.data = out.slice(..immediate);
+        let (write, read) = if out == 0 { (None, tag) } else { (tag, None) };
         let mut head = Header::Control(ControlHeader { write, read }).emit().to_vec();
-        head.extend_from_slice(&pdu.bhs());
+        head.extend_from_slice(&pdu.bhs_before(immediate));
         head.extend_from_slice(&pdu.ahs);
         let at = usize::from(slot) * HEAD;
         self.heads.write_at(at, &head).map_err(|e| e.to_string())?;
         let mut wr = SendWr::new(0, SendOp::Send).with_sges([self.heads.sge(at..at + head.len())]);
         wr.solicited = true;
         if immediate > 0
-            && let Some(buffer) = &self.slots[usize::from(slot)].buffer
+            && let Some((region, at)) = self.slots[usize::from(slot)].place.region()
         {
-            wr = wr.with_sges([buffer.sge(0, immediate as u32)]);
+            // The head goes from its own memory, the data from where it lies.
+            wr = wr.with_sges([region.sge(at..at + immediate)]);
         }
         match door {
             Some((_, open)) => link.push([open, wr], Done::Command(slot)),
             None => link.push([wr], Done::Command(slot)),
         }
-        self.data_out(session, link, itt, out, immediate, unsolicited)
+        self.data_out(session, link, slot, immediate, unsolicited)
     }
 
-    /// Fills the buffer, and opens of it what the target is to reach.
-    fn open(
-        &mut self,
-        slot: u16,
-        out: &Bytes,
-        unsolicited: usize,
-    ) -> Result<Option<(Tagged, SendWr)>, String> {
+    /// Opens what the target is to reach of a slot's data.
+    fn open(&mut self, slot: u16, out: usize, unsolicited: usize) -> Option<(Tagged, SendWr)> {
         let s = &mut self.slots[usize::from(slot)];
-        let Some(buffer) = &s.buffer else { return Ok(None) };
-        let region = self.memory.pool.region();
-        if !out.is_empty() {
-            region.write_at(buffer.at(), out).map_err(|e| e.to_string())?;
-        }
-        let (from, to, access) = match out.len() {
+        let (region, at) = s.place.region()?;
+        let (from, to, access) = match out {
             0 => (0, s.want, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
             len => (unsolicited, len, Access::REMOTE_READ),
         };
         if from == to {
-            return Ok(None);
+            return None;
         }
-        let base = buffer.remote(from).addr;
+        let base = region.remote(at + from).addr;
         let door = &self.doors[usize::from(slot)];
-        let registration = door.registration(base, vec![buffer.sge(from, (to - from) as u32)], access);
+        let registration = door.registration(base, vec![region.sge(at + from..at + to)], access);
         let key = registration.new_key;
         s.key = Some(key);
-        Ok(Some((Tagged { stag: key.0, base }, SendWr::new(0, SendOp::FastReg(registration)))))
+        Some((Tagged { stag: key.0, base }, SendWr::new(0, SendOp::FastReg(registration))))
     }
 
     /// Data-Out PDUs that nobody has to ask for (InitialR2T=No).
@@ -213,24 +245,24 @@ impl Commands {
         &self,
         session: &Session,
         link: &mut Link<Done>,
-        itt: u32,
-        out: &Bytes,
+        slot: u16,
         from: usize,
         to: usize,
     ) -> Result<(), String> {
+        let Slot { itt, place, .. } = &self.slots[usize::from(slot)];
         let (mut at, mut data_sn) = (from, 0);
         while at < to {
             let end = to.min(at + session.params().max_send);
             let header = DataOut {
                 flags: if end == to { FINAL } else { 0 },
                 lun: 0,
-                itt,
+                itt: *itt,
                 ttt: NO_TAG,
                 exp_stat_sn: session.exp_stat_sn(),
                 data_sn,
                 offset: at as u32,
             };
-            let pdu = Pdu::with_data(header, out.slice(at..end));
+            let pdu = Pdu::with_data(header, place.read(at, end - at));
             let bytes = message(&Header::Control(ControlHeader::default()), Some(&pdu));
             link.send(None, SendOp::Send, bytes, Done::Sent)?;
             (at, data_sn) = (end, data_sn + 1);
@@ -307,11 +339,11 @@ impl Commands {
             Ok(Status { status: 0, .. }) => s.want,
             _ => 0,
         };
-        let data = match &s.buffer {
-            Some(buffer) if came > 0 => self.memory.pool.region().read_vec(buffer.at(), came),
-            _ => Ok(Vec::new()),
+        let data = match &s.place {
+            Place::Pooled(_) => s.place.read(0, came),
+            // It lies where it is wanted.
+            Place::Lent(..) | Place::Nowhere => Vec::new(),
         };
-        let data = data.expect("a buffer lies inside its pool");
         s.told = true;
         let itt = s.itt;
         self.by_tag.remove(&itt);

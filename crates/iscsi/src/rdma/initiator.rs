@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use everywire_verbs::rt::{Notify, Rt};
-use everywire_verbs::{Access, ConnParam, ConnectOptions, Device, SendOp, VerbsError};
+use everywire_verbs::{Access, ConnParam, ConnectOptions, Device, Pd, SendOp, VerbsError};
 
 use super::commands::{Commands, Done, MAX_COMMANDS, Memory};
 use super::link::{Came, Ends, Event, Link, MAX_DATA, message};
@@ -79,6 +79,10 @@ impl RdmaBinding {
 
 impl Binding for RdmaBinding {
     type Carrier = Connection;
+
+    fn pd(&self) -> Option<&Pd> {
+        Some(self.memory.pd())
+    }
 
     async fn open(&self, rt: &Rt, to: SocketAddr, limit: Duration) -> Result<Connection, ConnectError> {
         let (ends, cm) = self.connect(to, limit).await?;
@@ -205,7 +209,7 @@ impl Connection {
                 if session.deadline() <= now {
                     session.tick(now);
                 }
-                work.feed(session, |itt, _, out, want| self.commands.add(itt, out, want));
+                work.feed(session, |itt, _, data| self.commands.add(itt, data.clone()));
                 // What was asked for before a command goes before it; a command may be refused.
                 match self.act(session, work)? {
                     Some(why) => Ok(Some(why)),

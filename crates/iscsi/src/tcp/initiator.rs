@@ -109,7 +109,9 @@ impl<S: ByteStream> Carrier for Connection<S> {
             if session.deadline() <= now {
                 session.tick(now);
             }
-            work.feed(&mut session, |itt, lun, out, want| self.transfers.add(itt, lun, out, want));
+            work.feed(&mut session, |itt, lun, data| {
+                self.transfers.add(itt, lun, data.out(), data.data_in());
+            });
             while let Some(action) = session.poll() {
                 match action {
                     Action::Send(pdu) => self.out.push(&pdu),
