@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 use everywire_wire::{LKey, Qpn, RKey};
+use smallvec::SmallVec;
 
 /// A protection domain of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,7 +180,7 @@ pub struct FastRegister {
     /// What it allows.
     pub access: Access,
     /// The pieces of registered memory it is made of, in order.
-    pub pages: Vec<Sge>,
+    pub pages: SmallVec<[Sge; 1]>,
 }
 
 /// Registered memory that stays where it is for as long as somebody holds it.

@@ -12,14 +12,14 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use everywire_transport::memory::{Access, AccessError, PdId};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
+use crate::ids::{IdMap, IdSet};
 use crate::memory::Region;
 use window::Window;
 pub use window::WindowType;
@@ -42,23 +42,6 @@ pub(crate) const REMOTE: Access =
 
 /// Remote kinds of access that change memory: they need LOCAL_WRITE on the region (IBTA C10-74).
 const CHANGING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
-
-/// Keys are random: their bits need no further mixing.
-#[derive(Default)]
-pub(crate) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.0 = self.0.rotate_left(8) ^ u64::from(byte));
-    }
-    fn write_u32(&mut self, index: u32) {
-        // The map takes its bucket from the low bits and its tag from the high ones.
-        self.0 = u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
 
 /// A piece of a fast-registered region.
 struct Piece {
@@ -178,9 +161,9 @@ pub(crate) enum KeyTableError {
 
 /// All keys of one device.
 pub(crate) struct KeyTable {
-    entries: HashMap<u32, Entry, BuildHasherDefault<KeyHasher>>,
+    entries: IdMap<u32, Entry>,
     retired: VecDeque<u32>,
-    quarantined: HashSet<u32, BuildHasherDefault<KeyHasher>>,
+    quarantined: IdSet<u32>,
     rng: ChaCha8Rng,
     next_iova: u64,
     last_serial: u64,
@@ -196,9 +179,9 @@ impl KeyTable {
     /// An empty table for at most `max_regions` and `max_windows`.
     pub(crate) fn new(seed: u64, max_regions: u32, max_windows: u32) -> KeyTable {
         KeyTable {
-            entries: HashMap::default(),
+            entries: IdMap::default(),
             retired: VecDeque::new(),
-            quarantined: HashSet::default(),
+            quarantined: IdSet::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             next_iova: FIRST_IOVA,
             last_serial: 0,

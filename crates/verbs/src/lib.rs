@@ -23,6 +23,7 @@ mod ib;
 mod ib_checks;
 mod ib_group;
 mod ib_ways;
+pub mod ids;
 mod keys;
 mod lost;
 #[allow(unsafe_code)]
@@ -50,6 +51,7 @@ mod test_support;
 #[cfg(test)]
 mod tests;
 mod timer;
+pub mod trains;
 mod waker;
 mod windows;
 mod wire_kind;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use everywire_transport::ib::Remote;
 use everywire_transport::memory::{Access, BindWindow, FastRegister, Sge};
 use everywire_wire::{LKey, RKey};
+use smallvec::SmallVec;
 
 use crate::error::{ErrorKind, VerbsError};
 use crate::keys::{KeyTableError, NewRegion, REMOTE, WindowType};
@@ -267,8 +268,14 @@ impl FastRegMr {
     }
 
     /// A FAST_REG that makes it cover `pages`, in order, with `iova` as the address of the first byte, under the next key.
-    pub fn registration(&self, iova: u64, pages: Vec<Sge>, access: Access) -> FastRegister {
+    pub fn registration(
+        &self,
+        iova: u64,
+        pages: impl IntoIterator<Item = Sge>,
+        access: Access,
+    ) -> FastRegister {
         let key = self.key();
+        let pages: SmallVec<[Sge; 1]> = pages.into_iter().collect();
         let length = pages.iter().map(|page| u64::from(page.length)).sum();
         FastRegister { mr: LKey(key.0), new_key: next_key(key), iova, length, access, pages }
     }

@@ -5,10 +5,11 @@
 //! fail. A caller that goes away takes its command along, if that has not gone out.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use everywire_verbs::ids::IdMap;
 use everywire_verbs::rt::Notify;
 
 use super::{IscsiError, Span};
@@ -87,23 +88,27 @@ enum Answer {
     Text(Bytes, Option<u32>),
 }
 
-#[derive(Default)]
+/// Something that a caller waits for.
 pub(super) struct Slot {
+    job: Job,
     answer: RefCell<Option<Result<Answer, IscsiError>>>,
     ready: Notify,
-    /// Its place among the entries.
-    id: Cell<u64>,
+    /// Its place in the order of all that was asked for.
+    id: u64,
     /// Its tag in the session that has it.
     itt: Cell<Option<u32>>,
+    /// It was answered, or nobody waits for that any more.
     over: Cell<bool>,
 }
 
 impl Slot {
+    /// Answers it, once.
     fn fill(&self, answer: Result<Answer, IscsiError>) {
-        self.over.set(true);
         self.itt.set(None);
-        *self.answer.borrow_mut() = Some(answer);
-        self.ready.notify_one();
+        if !self.over.replace(true) {
+            *self.answer.borrow_mut() = Some(answer);
+            self.ready.notify_one();
+        }
     }
 
     async fn wait(&self) -> Result<Answer, IscsiError> {
@@ -117,24 +122,11 @@ impl Slot {
     }
 }
 
-#[derive(Clone)]
 enum Job {
     Command(Command, Transfer),
     Manage(TaskFunction, u64),
     Abort(Rc<Slot>),
     Text(Bytes, Option<u32>),
-}
-
-struct Entry {
-    job: Job,
-    slot: Rc<Slot>,
-}
-
-impl Entry {
-    /// It is with the session.
-    fn is_sent(&self) -> bool {
-        self.slot.itt.get().is_some()
-    }
 }
 
 /// Names a command to [`Initiator::abort`](super::Initiator::abort), from when it is asked for.
@@ -144,8 +136,10 @@ pub struct TagCell(Rc<RefCell<Option<Rc<Slot>>>>);
 /// All of it.
 #[derive(Default)]
 pub(crate) struct Work {
-    entries: RefCell<BTreeMap<u64, Entry>>,
-    tags: RefCell<HashMap<u32, u64>>,
+    /// What no session has, in its order.
+    unsent: RefCell<VecDeque<Rc<Slot>>>,
+    /// What the session has.
+    tags: RefCell<IdMap<u32, Rc<Slot>>>,
     /// Tags whose callers have gone.
     given_up: RefCell<Vec<u32>>,
     next: Cell<u64>,
@@ -157,7 +151,7 @@ pub(crate) struct Work {
     reconnects: Cell<u64>,
 }
 
-/// Takes an entry away if its caller stops waiting.
+/// Gives up what its caller stops waiting for.
 struct Waiting<'a> {
     work: &'a Work,
     slot: Rc<Slot>,
@@ -165,8 +159,8 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        self.slot.over.set(true);
         // What was sent stays known by its tag, so that the answer finds nobody and does no harm.
-        self.work.entries.borrow_mut().remove(&self.slot.id.get());
         if let Some(itt) = self.slot.itt.get() {
             self.work.given_up.borrow_mut().push(itt);
             self.work.poke.notify_one();
@@ -179,13 +173,21 @@ impl Work {
         if let Some(error) = &*self.ended.borrow() {
             return Err(error.clone());
         }
-        let (id, slot) = (self.next.get(), Rc::new(Slot::default()));
+        let id = self.next.get();
         self.next.set(id + 1);
-        slot.id.set(id);
+        let slot = Slot {
+            job,
+            answer: RefCell::default(),
+            ready: Notify::default(),
+            id,
+            itt: Cell::default(),
+            over: Cell::default(),
+        };
+        let slot = Rc::new(slot);
         if let Some(cell) = cell {
             *cell.0.borrow_mut() = Some(slot.clone());
         }
-        self.entries.borrow_mut().insert(id, Entry { job, slot: slot.clone() });
+        self.unsent.borrow_mut().push_back(slot.clone());
         let waiting = Waiting { work: self, slot: slot.clone() };
         self.poke.notify_one();
         let answer = slot.wait().await;
@@ -207,7 +209,7 @@ impl Work {
             return Err(IscsiError::Argument(format!("a CDB of {} bytes", cdb.len())));
         }
         let (data_out, data_in) = (len(transfer.data_out())?, len(transfer.data_in())?);
-        let command = Command { lun, cdb: cdb.to_vec(), attribute: 1, data_out, data_in };
+        let command = Command { lun, cdb: cdb.into(), attribute: 1, data_out, data_in };
         match self.submit(Job::Command(command, transfer), cell).await? {
             Answer::Command(completion) => Ok(completion),
             _ => Err(IscsiError::Ended),
@@ -227,10 +229,7 @@ impl Work {
             return Ok(TaskResult::NoTask);
         };
         if slot.itt.get().is_none() {
-            let Some(entry) = self.entries.borrow_mut().remove(&slot.id.get()) else {
-                return Ok(TaskResult::NoTask);
-            };
-            entry.slot.fill(Err(Failure::Aborted.into()));
+            slot.fill(Err(Failure::Aborted.into()));
             return Ok(TaskResult::Complete);
         }
         match self.submit(Job::Abort(slot), None).await? {
@@ -269,10 +268,14 @@ impl Work {
         for itt in self.given_up.take() {
             session.withdraw(itt);
         }
-        for (&id, entry) in self.entries.borrow().iter().filter(|(_, entry)| !entry.is_sent()) {
-            let itt = match &entry.job {
+        let mut tags = self.tags.borrow_mut();
+        self.unsent.borrow_mut().retain(|slot| {
+            if slot.over.get() {
+                return false;
+            }
+            let itt = match &slot.job {
                 // A function is not to wait for what it may be there to end.
-                Job::Command(..) | Job::Text(..) if !session.has_room() => continue,
+                Job::Command(..) | Job::Text(..) if !session.has_room() => return true,
                 Job::Command(command, transfer) => {
                     let itt = session.command(command.clone());
                     add(itt, command.lun, transfer);
@@ -282,18 +285,19 @@ impl Work {
                 Job::Abort(task) => session.abort(task.itt.get().unwrap_or(NO_TAG)),
                 Job::Text(data, tag) => session.text(data.clone(), *tag),
             };
-            entry.slot.itt.set(Some(itt));
-            self.tags.borrow_mut().insert(itt, id);
-        }
+            slot.itt.set(Some(itt));
+            tags.insert(itt, slot.clone());
+            false
+        });
+        drop(tags);
         if let Some(reason) = self.logout.take() {
             session.logout(reason);
         }
     }
 
     fn answer(&self, itt: u32, answer: Result<Answer, IscsiError>) {
-        let Some(id) = self.tags.borrow_mut().remove(&itt) else { return };
-        if let Some(entry) = self.entries.borrow_mut().remove(&id) {
-            entry.slot.fill(answer);
+        if let Some(slot) = self.tags.borrow_mut().remove(&itt) {
+            slot.fill(answer);
         }
     }
 
@@ -310,9 +314,8 @@ impl Work {
 
     /// Puts data where the command's caller wants it.
     fn place(&self, itt: u32, data: &mut Vec<u8>) {
-        let (tags, entries) = (self.tags.borrow(), self.entries.borrow());
-        let entry = tags.get(&itt).and_then(|id| entries.get(id));
-        if let Some(Entry { job: Job::Command(_, Transfer::Into(span)), .. }) = entry {
+        let tags = self.tags.borrow();
+        if let Some(Job::Command(_, Transfer::Into(span))) = tags.get(&itt).map(|slot| &slot.job) {
             span.fill(data);
             data.clear();
         }
@@ -328,19 +331,18 @@ impl Work {
 
     /// The session was lost: its commands are to be sent again.
     pub(super) fn lost(&self) {
-        self.tags.borrow_mut().clear();
         self.given_up.borrow_mut().clear();
-        let mut entries = self.entries.borrow_mut();
-        entries.retain(|_, entry| match &entry.job {
-            Job::Command(..) => {
-                entry.slot.itt.set(None);
-                true
+        let mut unsent = self.unsent.borrow_mut();
+        unsent.extend(self.tags.borrow_mut().drain().map(|(_, slot)| slot));
+        unsent.retain(|slot| {
+            slot.itt.set(None);
+            let again = matches!(slot.job, Job::Command(..));
+            if !again {
+                slot.fill(Err(IscsiError::Lost("the session was lost".to_owned())));
             }
-            Job::Manage(..) | Job::Abort(..) | Job::Text(..) => {
-                entry.slot.fill(Err(IscsiError::Lost("the session was lost".to_owned())));
-                false
-            }
+            again
         });
+        unsent.make_contiguous().sort_unstable_by_key(|slot| slot.id);
     }
 
     pub(super) fn came_back(&self) {
@@ -359,8 +361,9 @@ impl Work {
     /// No session will be there any more.
     pub(super) fn end(&self, error: &IscsiError) {
         *self.ended.borrow_mut() = Some(error.clone());
-        let entries = std::mem::take(&mut *self.entries.borrow_mut());
-        entries.into_values().for_each(|entry| entry.slot.fill(Err(error.clone())));
+        let unsent = std::mem::take(&mut *self.unsent.borrow_mut());
+        let sent = std::mem::take(&mut *self.tags.borrow_mut());
+        sent.into_values().chain(unsent).for_each(|slot| slot.fill(Err(error.clone())));
         self.gone.notify_one();
     }
 }

@@ -5,13 +5,16 @@
 //! learns of the command's end: by the target's SEND with Invalidate, whose key must be this command's, or here. What a command
 //! sends unasked is not opened (TaggedBufferForSolicitedDataOnly, §6.8).
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
+use everywire_verbs::ids::IdMap;
 use everywire_verbs::pool::{BufferPool, PoolBuf};
 use everywire_verbs::rt::Notify;
-use everywire_verbs::{Access, FastRegMr, MemoryRegion, Pd, RKey, SendOp, SendWr, VerbsError};
+use everywire_verbs::{
+    Access, FastRegMr, FastRegister, LKey, MemoryRegion, Pd, RKey, SendOp, SendWr, VerbsError, next_key,
+};
+use smallvec::{SmallVec, smallvec};
 
 use super::link::{Link, message};
 use super::{ControlHeader, HEADER_LEN, Header, Tagged};
@@ -121,30 +124,41 @@ impl Memory {
     }
 }
 
+/// By which the target reaches a command's data.
+struct Door {
+    /// Keeps its place among the device's keys.
+    _region: FastRegMr,
+    /// The key that the last registration gave it.
+    key: RKey,
+}
+
 /// Commands of one connection.
 pub(super) struct Commands {
     memory: Rc<Memory>,
     heads: MemoryRegion,
-    doors: Vec<FastRegMr>,
+    doors: Vec<Door>,
     slots: Vec<Slot>,
     free: Vec<u16>,
-    by_tag: HashMap<u32, u16>,
+    by_tag: IdMap<u32, u16>,
     /// Data of commands that have no slot yet.
-    data: HashMap<u32, Transfer>,
+    data: IdMap<u32, Transfer>,
 }
 
 impl Commands {
     pub(super) fn new(memory: Rc<Memory>) -> Result<Commands, VerbsError> {
-        let doors = (0..MAX_COMMANDS).map(|_| memory.pd.alloc_fast_reg_mr(1));
-        let doors = doors.collect::<Result<Vec<FastRegMr>, VerbsError>>()?;
+        let door = |_| {
+            let region = memory.pd.alloc_fast_reg_mr(1)?;
+            Ok(Door { key: region.key(), _region: region })
+        };
+        let doors = (0..MAX_COMMANDS).map(door).collect::<Result<Vec<Door>, VerbsError>>()?;
         Ok(Commands {
             heads: memory.pd.register(HEAD * MAX_COMMANDS as usize, Access::empty())?,
             memory,
             doors,
             slots: (0..MAX_COMMANDS).map(|_| Slot::default()).collect(),
             free: (0..MAX_COMMANDS as u16).rev().collect(),
-            by_tag: HashMap::new(),
-            data: HashMap::new(),
+            by_tag: IdMap::default(),
+            data: IdMap::default(),
         })
     }
 
@@ -201,7 +215,8 @@ impl Commands {
         let door = self.open(slot, out, unsolicited);
         let tag = door.as_ref().map(|(tag, _)| *tag);
         let (write, read) = if out == 0 { (None, tag) } else { (tag, None) };
-        let mut head = Header::Control(ControlHeader { write, read }).emit().to_vec();
+        let mut head =
+            SmallVec::<[u8; 96]>::from_slice(&Header::Control(ControlHeader { write, read }).emit());
         head.extend_from_slice(&pdu.bhs_before(immediate));
         head.extend_from_slice(&pdu.ahs);
         let at = usize::from(slot) * HEAD;
@@ -233,9 +248,17 @@ impl Commands {
             return None;
         }
         let base = region.remote(at + from).addr;
-        let door = &self.doors[usize::from(slot)];
-        let registration = door.registration(base, vec![region.sge(at + from..at + to)], access);
-        let key = registration.new_key;
+        let door = &mut self.doors[usize::from(slot)];
+        let (old, key) = (door.key, next_key(door.key));
+        let registration = FastRegister {
+            mr: LKey(old.0),
+            new_key: key,
+            iova: base,
+            length: (to - from) as u64,
+            access,
+            pages: smallvec![region.sge(at + from..at + to)],
+        };
+        door.key = key;
         s.key = Some(key);
         Some((Tagged { stag: key.0, base }, SendWr::new(0, SendOp::FastReg(registration))))
     }

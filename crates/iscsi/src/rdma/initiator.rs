@@ -11,8 +11,8 @@ use everywire_verbs::rt::{Notify, Rt};
 use everywire_verbs::{Access, ConnParam, ConnectOptions, Device, Pd, SendOp, VerbsError};
 
 use super::commands::{Commands, Done, MAX_COMMANDS, Memory};
-use super::link::{Came, Ends, Event, Link, MAX_DATA, message};
-use super::{ControlHeader, HEADER_LEN, Header, Hello, PrivateData, VERSION};
+use super::link::{Came, Ends, Event, Link, MAX_DATA, Message, message};
+use super::{ControlHeader, Header, Hello, PrivateData, VERSION};
 use crate::initiator::{Binding, Carrier, ConnectError, IscsiError, Work};
 use crate::keys::Key;
 use crate::login::SessionKind;
@@ -159,12 +159,12 @@ impl Connection {
     }
 
     /// The next message before the session begins.
-    async fn message(&mut self, until: Instant) -> Result<bytes::Bytes, IscsiError> {
+    async fn message(&mut self, until: Instant) -> Result<Message, IscsiError> {
         let never = Notify::default();
         loop {
             while let Some(came) = self.link.take() {
-                if let Came::Message { bytes, .. } = came {
-                    return Ok(bytes);
+                if let Came::Message { message, .. } = came {
+                    return message.map_err(|e| IscsiError::Protocol(e.to_string()));
                 }
             }
             self.link.flush().map_err(IscsiError::Lost)?;
@@ -178,10 +178,11 @@ impl Connection {
     }
 
     async fn login_pdu(&mut self, until: Instant) -> Result<Pdu, IscsiError> {
-        let bytes = self.message(until).await?;
-        match Header::parse(&bytes).map_err(|e| IscsiError::Protocol(e.to_string()))? {
-            Header::Control(_) => Pdu::from_bytes(&bytes.slice(HEADER_LEN..), MAX_DATA)
-                .map_err(|e| IscsiError::Protocol(e.to_string())),
+        let message = self.message(until).await?;
+        match message.header {
+            Header::Control(_) => {
+                Pdu::from_bytes(&message.pdu, MAX_DATA).map_err(|e| IscsiError::Protocol(e.to_string()))
+            }
             _ => Err(IscsiError::Protocol("an iSER Hello came during the login".to_owned())),
         }
     }
@@ -195,8 +196,7 @@ impl Connection {
         };
         let bytes = message(&Header::Hello(hello), None);
         self.link.send(None, SendOp::Send, bytes, Done::Sent).map_err(IscsiError::Lost)?;
-        let answer = Header::parse(&self.message(until).await?);
-        match answer.map_err(|e| IscsiError::Protocol(e.to_string()))? {
+        match self.message(until).await?.header {
             Header::HelloReply(reply) if !reply.reject && reply.version == VERSION => Ok(()),
             other => Err(IscsiError::Protocol(format!("the target answers the iSER Hello with {other:?}"))),
         }
@@ -235,12 +235,12 @@ impl Connection {
     fn take_in(&mut self, session: &mut Session, work: &Work, now: Instant) -> Result<(), String> {
         while let Some(came) = self.link.take() {
             match came {
-                Came::Message { bytes, invalidated } => {
-                    let Header::Control(_) = Header::parse(&bytes).map_err(|e| e.to_string())? else {
+                Came::Message { message, invalidated } => {
+                    let message = message.map_err(|e| e.to_string())?;
+                    let Header::Control(_) = message.header else {
                         return Err("an iSER Hello came in the full feature phase".to_owned());
                     };
-                    let pdu = Pdu::from_bytes(&bytes.slice(HEADER_LEN..), self.max_recv)
-                        .map_err(|e| e.to_string())?;
+                    let pdu = Pdu::from_bytes(&message.pdu, self.max_recv).map_err(|e| e.to_string())?;
                     let itt = match pdu.header {
                         pdu::Header::ScsiResponse(header) => Some(header.itt),
                         pdu::Header::DataIn(_) | pdu::Header::R2t(_) => {

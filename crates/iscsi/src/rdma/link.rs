@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use everywire_verbs::rt::{LocalFuture, Notify, Rt};
+use everywire_verbs::trains::Trains;
 use everywire_verbs::{
     Access, Closed, Completion, Connection, Cq, DisconnectReason, MemoryRegion, Pd, Qp, QpCaps, QpInit,
     QpType, RKey, RecvWr, SendOp, SendWr, VerbsError, WcOpcode, WcStatus,
 };
 
-use super::{HEADER_LEN, Header};
+use super::{HEADER_LEN, Header, HeaderError};
 use crate::login::MAX_LOGIN_DATA;
 use crate::pdu::{BHS_LEN, Digests, Pdu};
 
@@ -32,8 +33,6 @@ const STRIDE: usize = MESSAGE.next_multiple_of(64);
 const BATCH: usize = 64;
 /// Messages that wait for room in the send queue beyond which nothing more is received.
 const ENOUGH: usize = 256;
-/// Bytes of data that the messages of a batch wait behind: about what one UDP train carries.
-const TRAIN: u32 = 60 << 10;
 /// How long the connection manager has to say why work was flushed.
 const CAUSE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -84,12 +83,19 @@ struct Chain<D> {
     _long: Option<MemoryRegion>,
 }
 
+/// A message in its parts.
+pub(super) struct Message {
+    pub(super) header: Header,
+    /// What is behind the header.
+    pub(super) pdu: Bytes,
+}
+
 /// What has happened.
 pub(super) enum Came<D> {
     /// A message.
     Message {
-        /// All of it, its header included.
-        bytes: Bytes,
+        /// It, unless its header makes no sense.
+        message: Result<Message, HeaderError>,
         /// The key that it invalidated here.
         invalidated: Option<RKey>,
     },
@@ -122,7 +128,7 @@ pub(super) struct Link<D> {
     room: u32,
     chains: VecDeque<Chain<D>>,
     waiting: VecDeque<(Vec<SendWr>, Chain<D>)>,
-    ready: Vec<SendWr>,
+    ready: Trains,
     idle: Vec<u32>,
     timer: Option<(Instant, LocalFuture<()>)>,
 }
@@ -133,7 +139,10 @@ pub(super) fn message(header: &Header, pdu: Option<&Pdu>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_LEN + len);
     bytes.extend_from_slice(&header.emit());
     if let Some(pdu) = pdu {
-        pdu.emit(Digests::default(), |piece| bytes.extend_from_slice(&piece));
+        bytes.extend_from_slice(&pdu.bhs());
+        bytes.extend_from_slice(&pdu.ahs);
+        bytes.extend_from_slice(&pdu.data);
+        bytes.resize(HEADER_LEN + len, 0);
     }
     bytes
 }
@@ -154,7 +163,7 @@ impl<D> Link<D> {
             room,
             chains: VecDeque::new(),
             waiting: VecDeque::new(),
-            ready: Vec::new(),
+            ready: Trains::default(),
             idle: Vec::new(),
             timer: None,
         }
@@ -203,11 +212,15 @@ impl<D> Link<D> {
         let chain = Chain { serial: self.serial, entries: N as u32, done, _long: long };
         if self.waiting.is_empty() && self.room >= chain.entries {
             self.room -= chain.entries;
-            self.ready.extend(work);
+            self.ready(work);
             self.chains.push_back(chain);
         } else {
             self.waiting.push_back((work.into(), chain));
         }
+    }
+
+    fn ready(&mut self, work: impl IntoIterator<Item = SendWr>) {
+        work.into_iter().for_each(|wr| self.ready.push(wr));
     }
 
     /// The next thing that has happened; `None` if there is nothing more.
@@ -222,10 +235,8 @@ impl<D> Link<D> {
             if completion.opcode == WcOpcode::Recv {
                 let index = completion.wr_id as u32;
                 self.idle.push(index);
-                let bytes =
-                    self.ends.messages.read_vec(index as usize * STRIDE, completion.byte_len as usize);
-                let bytes = bytes.expect("a receive lies inside its region").into();
-                return Some(Came::Message { bytes, invalidated: completion.invalidated });
+                let message = self.message(index as usize * STRIDE, completion.byte_len as usize);
+                return Some(Came::Message { message, invalidated: completion.invalidated });
             }
             // Sends complete in the order in which they were posted (IBTA vol. 1 §10.8).
             if let Some(chain) = self.chains.pop_front_if(|chain| chain.serial == completion.wr_id) {
@@ -236,23 +247,34 @@ impl<D> Link<D> {
         None
     }
 
+    /// The message of `len` bytes that came to `at`.
+    fn message(&self, at: usize, len: usize) -> Result<Message, HeaderError> {
+        const INSIDE: &str = "a receive lies inside its region";
+        let mut head = [0; HEADER_LEN];
+        let head = &mut head[..len.min(HEADER_LEN)];
+        self.ends.messages.read_at(at, head).expect(INSIDE);
+        let header = Header::parse(head)?;
+        let pdu = self.ends.messages.read_vec(at + HEADER_LEN, len - HEADER_LEN).expect(INSIDE);
+        Ok(Message { header, pdu: pdu.into() })
+    }
+
     /// Posts what was collected: receives first, so that no answer finds its place missing.
     pub(super) fn flush(&mut self) -> Result<(), String> {
         while self.waiting.front().is_some_and(|(_, chain)| chain.entries <= self.room) {
             let Some((work, chain)) = self.waiting.pop_front() else { break };
             self.room -= chain.entries;
-            self.ready.extend(work);
+            self.ready(work);
             self.chains.push_back(chain);
         }
         if self.waiting.len() < ENOUGH && !self.idle.is_empty() {
-            let receives: Vec<RecvWr> = self.idle.drain(..).map(|index| self.ends.receive(index)).collect();
-            self.ends.qp.post_recv_list(receives).map_err(|e| e.to_string())?;
+            let Self { ends, idle, .. } = self;
+            let receives = idle.drain(..).map(|index| ends.receive(index));
+            ends.qp.post_recv_list(receives).map_err(|e| e.to_string())?;
         }
         if self.ready.is_empty() {
             return Ok(());
         }
-        let work = in_trains(self.ready.drain(..));
-        self.ends.qp.post_send_list(work).map_err(|e| e.to_string())
+        self.ends.qp.post_send_list(self.ready.drain()).map_err(|e| e.to_string())
     }
 
     /// Waits for something to happen.
@@ -332,28 +354,6 @@ impl<D> Link<D> {
     pub(super) async fn disconnect(&self, patience: Duration) {
         let _ = self.rt.timeout(patience, self.cm.disconnect()).await;
     }
-}
-
-/// Equal packets make trains (docs/performance.md): the RDMA WRITEs of several short commands go together, then what was between
-/// them. Each WRITE stays ahead of its own message; a train's worth of data at most keeps a message waiting.
-fn in_trains(ready: impl Iterator<Item = SendWr>) -> Vec<SendWr> {
-    let (mut work, mut behind, mut data) = (Vec::new(), Vec::new(), 0);
-    for wr in ready {
-        match wr.op {
-            SendOp::Write { .. } => {
-                let len = wr.sges.iter().map(|sge| sge.length).sum::<u32>();
-                if data + len > TRAIN {
-                    work.append(&mut behind);
-                    data = 0;
-                }
-                data += len;
-                work.push(wr);
-            }
-            _ => behind.push(wr),
-        }
-    }
-    work.append(&mut behind);
-    work
 }
 
 fn text(reason: DisconnectReason) -> String {

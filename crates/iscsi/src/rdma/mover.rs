@@ -4,11 +4,12 @@
 //! Memory comes from one pool for all connections of a listener; who finds it empty waits in line. A buffer is kept for as
 //! long as anything may still reach it: the backend, a READ, a WRITE.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use everywire_block::{IoBuf, IoMemory};
+use everywire_verbs::ids::IdMap;
 use everywire_verbs::pool::{BufferPool, PoolBuf};
 use everywire_verbs::rt::Notify;
 use everywire_verbs::{MemoryRegion, Pd, RKey, Remote, SendOp, SendWr, VerbsError};
@@ -76,8 +77,8 @@ pub(super) struct Peer {
 pub(super) struct Mover {
     memory: Rc<Memory>,
     peer: Peer,
-    tags: HashMap<u32, ControlHeader>,
-    buffers: HashMap<TaskId, Rc<PoolBuf>>,
+    tags: IdMap<u32, ControlHeader>,
+    buffers: IdMap<TaskId, Rc<PoolBuf>>,
     starving: VecDeque<(TaskId, usize)>,
     /// Tags of commands that the session ignored are cleared away when there are so many.
     many: usize,
@@ -87,7 +88,14 @@ impl Mover {
     /// With at most `commands` under way.
     pub(super) fn new(memory: Rc<Memory>, peer: Peer, commands: usize) -> Mover {
         let many = 2 * commands;
-        Mover { memory, peer, tags: HashMap::new(), buffers: HashMap::new(), starving: VecDeque::new(), many }
+        Mover {
+            memory,
+            peer,
+            tags: IdMap::default(),
+            buffers: IdMap::default(),
+            starving: VecDeque::new(),
+            many,
+        }
     }
 
     /// A command came with these STags.
@@ -114,7 +122,9 @@ impl Mover {
             return session.finished(task, Some(scsi::aborted(asc, ascq)));
         }
         self.starving.push_back((task, len));
-        self.feed(session, poke);
+        if self.starving.len() == 1 {
+            self.feed(session, poke);
+        }
     }
 
     /// Gives memory to those who wait for it, in their order; a large one is never overtaken.

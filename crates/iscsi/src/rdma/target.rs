@@ -12,9 +12,9 @@ use bytes::Bytes;
 use everywire_verbs::SendOp;
 use everywire_verbs::rt::Notify;
 
-use super::link::{Came, Event, Link, MAX_DATA, message};
+use super::link::{Came, Event, Link, MAX_DATA, Message, message};
 use super::mover::{Done, Memory, Mover, Peer};
-use super::{ControlHeader, HEADER_LEN, Header, Hello, HelloReply, VERSION};
+use super::{ControlHeader, Header, Hello, HelloReply, VERSION};
 use crate::keys::Key;
 use crate::login::chap::Nonce;
 use crate::login::target::{Admission, Established, Gate, Login, Refusal, Step};
@@ -68,9 +68,9 @@ pub(super) struct Connection {
 }
 
 /// A PDU out of a message.
-fn pdu_of(bytes: &Bytes, max_data: usize) -> Result<(ControlHeader, Result<Pdu, FrameError>), String> {
-    match Header::parse(bytes).map_err(|e| e.to_string())? {
-        Header::Control(header) => Ok((header, Pdu::from_bytes(&bytes.slice(HEADER_LEN..), max_data))),
+fn pdu_of(message: &Message, max_data: usize) -> Result<(ControlHeader, Result<Pdu, FrameError>), String> {
+    match message.header {
+        Header::Control(header) => Ok((header, Pdu::from_bytes(&message.pdu, max_data))),
         Header::Hello(_) | Header::HelloReply(_) => {
             Err("an iSER Hello where none was agreed on (RFC 7145 §5.1.3)".to_owned())
         }
@@ -109,12 +109,12 @@ impl Connection {
     }
 
     /// The next message before the session begins.
-    async fn message(&mut self, until: Instant) -> Result<Bytes, String> {
+    async fn message(&mut self, until: Instant) -> Result<Message, String> {
         let never = Notify::default();
         loop {
             while let Some(came) = self.link.take() {
-                if let Came::Message { bytes, .. } = came {
-                    return Ok(bytes);
+                if let Came::Message { message, .. } = came {
+                    return message.map_err(|e| e.to_string());
                 }
             }
             self.link.flush()?;
@@ -193,8 +193,7 @@ impl Connection {
     /// RFC 7145 §5.1.3 and §9.5: the initiator's Hello, and its answer.
     async fn hello(&mut self) -> Result<(), String> {
         let until = self.target.rt().now() + self.target.options().login_timeout;
-        let Header::Hello(hello) = Header::parse(&self.message(until).await?).map_err(|e| e.to_string())?
-        else {
+        let Header::Hello(hello) = self.message(until).await?.header else {
             return Err("the first message is no iSER Hello, which the initiator wanted".to_owned());
         };
         let Hello { max_version, min_version, ird } = hello;
@@ -251,8 +250,8 @@ impl Connection {
     /// Everything that has come.
     fn take_in(&mut self, session: &mut Session, mover: &mut Mover, now: Instant) -> Result<(), String> {
         while let Some(came) = self.link.take() {
-            let bytes = match came {
-                Came::Message { bytes, .. } => bytes,
+            let message = match came {
+                Came::Message { message, .. } => message.map_err(|e| e.to_string())?,
                 Came::Done(Done::Fetched { task, .. }) => {
                     session.heard(now);
                     session.fetched(task);
@@ -260,7 +259,7 @@ impl Connection {
                 }
                 Came::Done(Done::Sent { .. }) => continue,
             };
-            let (header, pdu) = pdu_of(&bytes, MAX_DATA)?;
+            let (header, pdu) = pdu_of(&message, MAX_DATA)?;
             match pdu {
                 Ok(pdu) => {
                     if let crate::pdu::Header::ScsiCommand(command) = pdu.header {

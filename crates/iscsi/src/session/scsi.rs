@@ -5,6 +5,10 @@
 //! transport can move it.
 
 use everywire_block::{IoBuf, IoFuture};
+use smallvec::SmallVec;
+
+/// A command descriptor block. Those of up to 16 bytes, which is nearly all, take no memory of their own.
+pub type Cdb = SmallVec<[u8; 16]>;
 
 /// A command as the transport delivers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +20,7 @@ pub struct Command {
     /// Task attribute: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA (RFC 7143 §11.3.1).
     pub attribute: u8,
     /// The CDB.
-    pub cdb: Vec<u8>,
+    pub cdb: Cdb,
     /// Bytes the initiator is ready to send.
     pub data_out: u32,
     /// Bytes the initiator is ready to receive.

@@ -38,8 +38,8 @@ pub use config::{ConfigError, Limits, Listener, NamespaceConfig, SubsystemConfig
 use controller::Controller;
 pub use events::{CloseReason, TargetEvent};
 use everywire_block::IoBuf;
+use everywire_verbs::ids::IdMap;
 pub(crate) use ids::ControllerKey;
-pub(crate) use ids::IdMap;
 pub use ids::QueueId;
 pub use io::{IoJob, IoKind, Ran};
 pub use queue::QueueInfo;

@@ -25,8 +25,12 @@ impl KeyTable {
             return Err(AccessError::Permission);
         }
         let base = if reg.access.contains(Access::ZERO_BASED) { 0 } else { reg.iova };
-        let pieces = self.fast_pieces(pd, reg, max_pages)?;
         base.checked_add(reg.length).ok_or(AccessError::OutOfBounds)?;
+        let mut pieces = match &mut self.entry_mut(old, pd)?.kind {
+            Kind::Fast { pieces, .. } => std::mem::take(pieces),
+            _ => Vec::new(),
+        };
+        self.fast_pieces(pd, reg, max_pages, &mut pieces)?;
         let entry = self.entry_mut(old, pd)?;
         entry.tag = reg.new_key.0 as u8;
         entry.access = reg.access;
@@ -37,12 +41,17 @@ impl KeyTable {
     }
 
     /// The pieces of a fast registration: as if each were a local segment that must allow what the whole will.
-    fn fast_pieces(&self, pd: PdId, reg: &FastRegister, max_pages: u32) -> Result<Vec<Piece>, AccessError> {
+    fn fast_pieces(
+        &self,
+        pd: PdId,
+        reg: &FastRegister,
+        max_pages: u32,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), AccessError> {
         if reg.pages.len() as u64 > u64::from(max_pages) {
             return Err(AccessError::OutOfBounds);
         }
         let write = reg.access.contains(Access::LOCAL_WRITE);
-        let mut pieces = Vec::with_capacity(reg.pages.len());
         let mut at = 0;
         for page in reg.pages.iter().filter(|page| page.length > 0) {
             let (entry, offset) = self.local(pd, page, write)?;
@@ -52,7 +61,7 @@ impl KeyTable {
             pieces.push(Piece { region: region.clone(), offset, at, len });
             at += len;
         }
-        if at == reg.length { Ok(pieces) } else { Err(AccessError::OutOfBounds) }
+        if at == reg.length { Ok(()) } else { Err(AccessError::OutOfBounds) }
     }
 
     /// Local and remote invalidation (IBTA §10.6.5): of fast-register regions and bound type 2 windows only.

@@ -4,6 +4,7 @@ use super::*;
 use crate::memory::CopyMemory;
 use everywire_transport::memory::{AtomicOp, BindWindow, FastRegister, Memory, RemoteAccess, Sge};
 use everywire_wire::{LKey, Qpn, RKey};
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 const PD: PdId = PdId(1);
@@ -309,7 +310,8 @@ fn fast(
     let new_key = (key & !0xff) | u32::from(tag);
     let length = pages.iter().map(|page| u64::from(page.length)).sum();
     let pages = pages.to_vec();
-    let reg = FastRegister { mr: LKey(key), new_key: RKey(new_key), iova, length, access, pages };
+    let reg =
+        FastRegister { mr: LKey(key), new_key: RKey(new_key), iova, length, access, pages: pages.into() };
     table.fast_register(PD, QPN, &reg).map(|()| new_key)
 }
 
@@ -382,7 +384,7 @@ fn fast_registration_refuses_what_its_pieces_do_not_allow() {
         iova: 0,
         length: 0,
         access: ALL,
-        pages: vec![],
+        pages: Default::default(),
     };
     assert_eq!(table.fast_register(PD, QPN, &other), Err(AccessError::BadState), "an ordinary region");
     let wrong_index = FastRegister { mr: LKey(good.key), new_key: RKey(good.key ^ 0x100), ..other };

@@ -8,13 +8,14 @@
 mod manage;
 mod receive;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use everywire_verbs::ids::IdMap;
 
 use super::before;
-use super::scsi::Residual;
+use super::scsi::{Cdb, Residual};
 use crate::keys::Params;
 use crate::login::initiator::LoggedIn;
 use crate::pdu::{
@@ -31,7 +32,7 @@ pub struct Command {
     /// Logical unit, as in the PDU (SAM-5 §4.7).
     pub lun: u64,
     /// The CDB.
-    pub cdb: Vec<u8>,
+    pub cdb: Cdb,
     /// Task attribute: 1 simple, 2 ordered, 3 head of queue.
     pub attribute: u8,
     /// Bytes to send.
@@ -139,7 +140,7 @@ pub struct Session {
     max_cmd_sn: u32,
     exp_stat_sn: u32,
     last_itt: u32,
-    requests: HashMap<u32, Kind>,
+    requests: IdMap<u32, Kind>,
     queue: VecDeque<(u32, Command)>,
     heard: Instant,
     pinged: Option<Instant>,
@@ -160,7 +161,7 @@ impl Session {
             max_cmd_sn: login.max_cmd_sn,
             exp_stat_sn: login.exp_stat_sn,
             last_itt: 0,
-            requests: HashMap::new(),
+            requests: IdMap::default(),
             queue: VecDeque::new(),
             heard: now,
             pinged: None,

@@ -9,12 +9,13 @@ mod discover;
 mod manage;
 mod task;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use everywire_block::{IoBuf, IoFuture};
+use everywire_verbs::ids::IdMap;
 
 pub use discover::{Directory, Listed};
 
@@ -138,7 +139,7 @@ pub struct Session {
     directory: Rc<dyn Directory>,
     window: Window<Held>,
     stat_sn: u32,
-    tasks: HashMap<u32, task::Task>,
+    tasks: IdMap<u32, task::Task>,
     serial: u64,
     managing: manage::Managing,
     text_in: TextBuffer,
@@ -164,7 +165,7 @@ impl Session {
             negotiation: established.negotiation,
             window: Window::new(established.cmd_sn, options.queue_depth),
             stat_sn: established.stat_sn,
-            tasks: HashMap::new(),
+            tasks: IdMap::default(),
             serial: 0,
             managing: manage::Managing::default(),
             text_in: TextBuffer::default(),

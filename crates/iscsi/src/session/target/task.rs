@@ -8,7 +8,7 @@ use everywire_block::{IoBuf, SharedBuffer};
 
 use super::{Action, Response, Session, TaskId};
 use crate::pdu::{Ahs, DataOut, FINAL, Header, NO_TAG, Pdu, RejectReason, ScsiCommand};
-use crate::session::scsi::{self, Command, Outcome, Submitted};
+use crate::session::scsi::{self, Cdb, Command, Outcome, Submitted};
 
 /// Additional sense codes of the transport's own conditions (RFC 7143 §11.4.7.2).
 const UNEXPECTED_DATA: (u8, u8) = (0x0c, 0x0c);
@@ -141,7 +141,7 @@ impl Session {
             let (asc, ascq) = if forbidden { UNEXPECTED_DATA } else { INCORRECT_AMOUNT };
             return self.finished(id, Some(scsi::aborted(asc, ascq)));
         }
-        let mut cdb = header.cdb.to_vec();
+        let mut cdb = Cdb::from(header.cdb);
         cdb.extend_from_slice(&ahs.more_cdb);
         let command = Command {
             lun: header.lun,

@@ -251,7 +251,6 @@ impl Connection {
                 state.sends.push(wr.with_sges([data.sge(sent, block.len)]).unsignaled());
                 sent += block.len as usize;
             }
-            state.data_ahead += sent;
         }
         let op = s.invalidate.map_or(SendOp::Send, |key| SendOp::SendInv(RKey(key)));
         let at = slot as usize * Cqe::LEN;
@@ -263,7 +262,7 @@ impl Connection {
         s.phase = Phase::Answered;
         state.room -= entries;
         let wr = SendWr::new(TAG_RESPONSE | u64::from(slot), op);
-        state.answer(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
+        state.sends.push(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
         true
     }
 
@@ -293,7 +292,7 @@ impl Connection {
         let at = slot as usize * Cqe::LEN;
         self.parts.responses.write_at(at, &cqe.emit()).expect("a response slot lies inside its region");
         let wr = SendWr::new(TAG_RESPONSE | u64::from(slot), SendOp::Send);
-        state.answer(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
+        state.sends.push(wr.with_sges([self.parts.responses.sge(at..at + Cqe::LEN)]));
         let s = &mut state.slots[slot as usize];
         (s.entries, s.phase) = (1, Phase::Answered);
         state.room -= 1;

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use everywire_block::{IoBuf, IoMemory};
 use everywire_verbs::rt::{Either, Notify, select};
-use everywire_verbs::{
-    Completion, Cq, DisconnectReason, MemoryRegion, Qp, RecvWr, SendWr, WcOpcode, WcStatus,
-};
+use everywire_verbs::trains::Trains;
+use everywire_verbs::{Completion, Cq, DisconnectReason, MemoryRegion, Qp, RecvWr, WcOpcode, WcStatus};
 
 use super::Shared;
 use super::accept::Context;
@@ -29,9 +28,6 @@ const BATCH: usize = 64;
 
 /// How long the connection manager has to say why work was flushed.
 const CAUSE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Bytes of data that the responses of a batch wait behind: about what one UDP train carries.
-const TRAIN: usize = 60 << 10;
 
 /// What a work request id says besides its index.
 pub(super) const TAG_READ: u64 = 1 << 32;
@@ -74,11 +70,8 @@ pub(super) struct State {
     pub(super) events: VecDeque<Cqe>,
     /// Free entries of the send queue.
     pub(super) room: u32,
-    pub(super) sends: Vec<SendWr>,
-    /// Responses of this turn, which follow the data of all commands before them.
-    pub(super) answers: Vec<SendWr>,
-    /// Bytes of data in `sends` that `answers` wait behind.
-    pub(super) data_ahead: usize,
+    /// Data and responses of this turn.
+    pub(super) sends: Trains,
     pub(super) receives: Vec<RecvWr>,
 }
 
@@ -94,20 +87,6 @@ impl State {
 
     fn has_slot(&self) -> bool {
         !self.free.is_empty() || self.slots.len() < self.most_slots
-    }
-
-    /// Adds a response. Equal packets make trains (docs/performance.md), so the data of several short commands goes
-    /// together, and then their responses; a train's worth of data at most keeps a response waiting.
-    pub(super) fn answer(&mut self, response: SendWr) {
-        self.answers.push(response);
-        if self.data_ahead >= TRAIN {
-            self.close_train();
-        }
-    }
-
-    fn close_train(&mut self) {
-        self.data_ahead = 0;
-        self.sends.append(&mut self.answers);
     }
 }
 
@@ -146,9 +125,7 @@ impl Connection {
             backlog: VecDeque::new(),
             events: VecDeque::new(),
             room: parts.send_wr,
-            sends: Vec::new(),
-            answers: Vec::new(),
-            data_ahead: 0,
+            sends: Trains::default(),
             receives: Vec::new(),
         };
         let nothing = IoBuf::new(parts.capsule_memory.clone(), 0, 0);
@@ -324,11 +301,10 @@ impl Connection {
         }
         let failed = {
             let state = &mut *self.state.borrow_mut();
-            state.close_train();
             let State { sends, receives, .. } = state;
             let receives =
                 if receives.is_empty() { Ok(()) } else { self.qp.post_recv_list(receives.drain(..)) };
-            let sends = if sends.is_empty() { Ok(()) } else { self.qp.post_send_list(sends.drain(..)) };
+            let sends = if sends.is_empty() { Ok(()) } else { self.qp.post_send_list(sends.drain()) };
             receives.and(sends)
         };
         if let Err(error) = failed {

@@ -134,7 +134,14 @@ fn fast_registration_gives_a_region_its_contents_and_key() {
     let empty = bench.nodes[1].env.memory.register(PD, 0, 0, Access::empty());
     let pages = vec![bench.nodes[1].sge(8, 8), bench.nodes[1].sge(0, 8)];
     let new_key = RKey(empty + 1);
-    let reg = FastRegister { mr: LKey(empty), new_key, iova: 0x7700_0000, length: 16, access: REMOTE, pages };
+    let reg = FastRegister {
+        mr: LKey(empty),
+        new_key,
+        iova: 0x7700_0000,
+        length: 16,
+        access: REMOTE,
+        pages: pages.into(),
+    };
     bench.nodes[1].send(SendWr::new(1, SendOp::FastReg(reg)));
     bench.run();
     assert_eq!(bench.nodes[1].sent(), ok([1]));

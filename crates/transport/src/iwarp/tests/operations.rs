@@ -202,7 +202,7 @@ fn local_operations_in_order() {
         iova: 0x9000,
         length: 100,
         access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-        pages: vec![node.sge(0, 100)],
+        pages: [node.sge(0, 100)].into(),
     };
     node.send(SendWr::new(1, SendOp::FastReg(reg)));
     let sge = Sge { addr: 0x9000, length: 100, lkey: LKey(key + 1) };
