@@ -4,6 +4,7 @@
 //! Memory comes from one pool for all connections of a listener; who finds it empty waits in line. A buffer is kept for as
 //! long as anything may still reach it: the backend, a READ, a WRITE.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,15 +22,18 @@ use crate::session::target::{Response, Session, TaskId};
 
 /// Largest buffer of one command.
 pub(super) const MAX_BUFFER: usize = 32 << 20;
+/// Bytes of buffers beyond which commands of a connection wait for each other: what is copied into a buffer should still be in the
+/// processor's cache when it is sent (docs/performance.md).
+const AT_ONCE: usize = 4 << 20;
 /// Additional sense code of a command for which there is not enough memory (SPC-4 annex D).
 const INSUFFICIENT_RESOURCES: (u8, u8) = (0x55, 0x03);
 
 /// What has become complete on a target's connection.
 pub(super) enum Done {
     /// A message, and what it had waited for: its memory is free.
-    Sent { _memory: Option<Rc<PoolBuf>> },
+    Sent { _memory: Option<Rc<Held>> },
     /// The data of a command is here.
-    Fetched { task: TaskId, _memory: Rc<PoolBuf> },
+    Fetched { task: TaskId, _memory: Rc<Held> },
 }
 
 /// The memory of all connections of one listener.
@@ -64,6 +68,31 @@ impl Memory {
     }
 }
 
+/// The buffers of a connection that have not come back, whoever has them.
+struct Out {
+    bytes: Cell<usize>,
+    /// A command waits for some to come back.
+    waited_for: Cell<bool>,
+    /// Wakes the connection.
+    poke: Notify,
+}
+
+/// One of them.
+pub(super) struct Held {
+    buffer: PoolBuf,
+    len: usize,
+    out: Rc<Out>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.out.bytes.set(self.out.bytes.get() - self.len);
+        if self.out.waited_for.take() {
+            self.out.poke.notify_one();
+        }
+    }
+}
+
 /// What the other end can do.
 #[derive(Clone, Copy)]
 pub(super) struct Peer {
@@ -78,21 +107,23 @@ pub(super) struct Mover {
     memory: Rc<Memory>,
     peer: Peer,
     tags: IdMap<u32, ControlHeader>,
-    buffers: IdMap<TaskId, Rc<PoolBuf>>,
+    buffers: IdMap<TaskId, Rc<Held>>,
+    out: Rc<Out>,
     starving: VecDeque<(TaskId, usize)>,
     /// Tags of commands that the session ignored are cleared away when there are so many.
     many: usize,
 }
 
 impl Mover {
-    /// With at most `commands` under way.
-    pub(super) fn new(memory: Rc<Memory>, peer: Peer, commands: usize) -> Mover {
+    /// With at most `commands` under way; `poke` wakes the connection when there is memory again.
+    pub(super) fn new(memory: Rc<Memory>, peer: Peer, commands: usize, poke: Notify) -> Mover {
         let many = 2 * commands;
         Mover {
             memory,
             peer,
             tags: IdMap::default(),
             buffers: IdMap::default(),
+            out: Rc::new(Out { bytes: Cell::new(0), waited_for: Cell::new(false), poke }),
             starving: VecDeque::new(),
             many,
         }
@@ -111,29 +142,35 @@ impl Mover {
     }
 
     /// The buffer of a task, for as long as it is at work.
-    pub(super) fn buffer(&self, task: TaskId) -> Option<Rc<PoolBuf>> {
+    pub(super) fn buffer(&self, task: TaskId) -> Option<Rc<Held>> {
         self.buffers.get(&task).cloned()
     }
 
     /// Memory for a command, now or when there is some.
-    pub(super) fn allocate(&mut self, session: &mut Session, task: TaskId, len: usize, poke: &Notify) {
+    pub(super) fn allocate(&mut self, session: &mut Session, task: TaskId, len: usize) {
         if len > MAX_BUFFER {
             let (asc, ascq) = INSUFFICIENT_RESOURCES;
             return session.finished(task, Some(scsi::aborted(asc, ascq)));
         }
         self.starving.push_back((task, len));
         if self.starving.len() == 1 {
-            self.feed(session, poke);
+            self.feed(session);
         }
     }
 
     /// Gives memory to those who wait for it, in their order; a large one is never overtaken.
-    pub(super) fn feed(&mut self, session: &mut Session, poke: &Notify) {
+    pub(super) fn feed(&mut self, session: &mut Session) {
         while let Some(&(task, len)) = self.starving.front() {
-            let Some(buffer) = self.memory.pool.take(len) else { return self.memory.pool.wait(poke) };
+            let out = self.out.bytes.get();
+            if out > 0 && out + len > AT_ONCE {
+                return self.out.waited_for.set(true);
+            }
+            let pool = &self.memory.pool;
+            let Some(buffer) = pool.take(len) else { return pool.wait(&self.out.poke) };
             self.starving.pop_front();
             let memory = IoBuf::new(self.memory.io.clone(), buffer.at(), len);
-            self.buffers.insert(task, Rc::new(buffer));
+            self.out.bytes.set(out + len);
+            self.buffers.insert(task, Rc::new(Held { buffer, len, out: self.out.clone() }));
             session.memory(task, memory);
         }
     }
@@ -163,7 +200,7 @@ impl Mover {
         // What came unasked is all before `from`.
         let skip = if self.peer.solicited_only { 0 } else { from as u64 };
         let read = SendWr::new(0, SendOp::Read { remote: remote(tag, skip) })
-            .with_sges([memory.sge(from, (to - from) as u32)]);
+            .with_sges([memory.buffer.sge(from, (to - from) as u32)]);
         link.push([read], Done::Fetched { task, _memory: memory.clone() });
     }
 
@@ -184,7 +221,7 @@ impl Mover {
             _ if response.data_in == 0 => None,
             (Some(memory), Some(tag)) => {
                 let write = SendWr::new(0, SendOp::Write { remote: remote(tag, 0) });
-                Some(write.with_sges([memory.sge(0, response.data_in as u32)]))
+                Some(write.with_sges([memory.buffer.sge(0, response.data_in as u32)]))
             }
             _ => {
                 return Err(format!(

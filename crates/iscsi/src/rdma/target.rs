@@ -215,14 +215,14 @@ impl Connection {
         let inbox = Rc::new(Inbox::default());
         order.wake_with(&inbox.poke_fn());
         let commands = target.options().session.queue_depth as usize;
-        let mut mover = Mover::new(self.memory.clone(), peer, commands);
+        let mut mover = Mover::new(self.memory.clone(), peer, commands, inbox.poke.clone());
         loop {
             let now = rt.now();
             if let Err(why) = self.take_in(&mut session, &mut mover, now) {
                 session.close(why);
             }
             inbox.drain(&mut session);
-            mover.feed(&mut session, &inbox.poke);
+            mover.feed(&mut session);
             match order.take() {
                 Some(Ended::Reinstated) => {
                     return "another session of the same initiator took its place".to_owned();
@@ -286,7 +286,7 @@ impl Connection {
         while let Some(action) = session.poll() {
             match action {
                 Action::Send(pdu) => self.say(&pdu)?,
-                Action::Allocate { task, len } => mover.allocate(session, task, len, &inbox.poke),
+                Action::Allocate { task, len } => mover.allocate(session, task, len),
                 Action::GetData { task, from, to, .. } => {
                     mover.get_data(session, &mut self.link, task, from, to);
                 }
