@@ -14,7 +14,13 @@ sg_write_same --lba=8 --num=8 --in=/dev/zero --xferlen=512 "$disk"
 dd if="$disk" bs=4k skip=1 count=1 iflag=direct status=none | cmp -n 4096 - /dev/zero
 sg_unmap --lba=32 --num=8 "$disk"
 dd if="$disk" bs=4k skip=4 count=1 iflag=direct status=none | cmp -n 4096 - /dev/zero
-for skip in 0 2 3 5; do
+sg_write_same --10 --unmap --lba=48 --num=8 --in=/dev/zero --xferlen=512 "$disk"
+sg_write_same --16 --unmap --lba=64 --num=8 --in=/dev/zero --xferlen=512 "$disk"
+for lba in 48 64; do
+  dd if="$disk" bs=512 skip=$lba count=8 iflag=direct status=none | cmp -n 4096 - /dev/zero
+  sg_get_lba_status --lba=$lba "$disk" | grep -qi deallocated
+done
+for skip in 0 2 3 5 7 9; do
   dd if="$disk" bs=4k skip=$skip count=1 iflag=direct status=none >/tmp/beside
   dd if=/tmp/full bs=4k skip=$skip count=1 status=none | cmp - /tmp/beside
 done

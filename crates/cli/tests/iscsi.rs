@@ -1,6 +1,6 @@
 //! The program as an iSCSI target, judged by libiscsi's `iscsi-test-cu` (Debian's libiscsi-bin), where it is installed.
 //!
-//! Every test must pass; what it skips must stand in `libiscsi-skips.txt` with its reason. Its own sources are
+//! On blocks of 512 B and of 4 KiB. Every test must pass; what it skips must stand in `libiscsi-skips.txt` with its reason. Its own sources are
 //! https://github.com/sahlberg/libiscsi, `test-tool`.
 
 mod common;
@@ -20,8 +20,10 @@ const SKIPS_OF_TGT: usize = 205;
 /// How long all of them may take on a busy machine; one sleeps for minutes in sum.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A target with a disk that can be ejected, one that takes long to sanitize, and one that cannot be written.
-fn target(name: &str, at: u8) -> (Scratch, Server, String) {
+/// A target with a disk that can be ejected, one that takes long to sanitize, and one that cannot be written, with blocks of
+/// `block` bytes. The first has fewer than 65,536 blocks of 4 KiB: on more, `WriteSame16.Unmap` writes 256 MiB in one command,
+/// whatever MAXIMUM TRANSFER LENGTH says.
+fn target(name: &str, at: u8, block: u32) -> (Scratch, Server, String) {
     let scratch = Scratch::new(name);
     let image = scratch.file("read-only.img");
     let file = std::fs::File::create(&image).expect("a file");
@@ -29,9 +31,9 @@ fn target(name: &str, at: u8) -> (Scratch, Server, String) {
     let config = scratch.file("target.toml");
     let text = format!(
         "[iscsi]\nportals = [\"{0}\"]\nping = 600\n[[iscsi.target]]\nname = \"{NAME}\"\n\
-         [[iscsi.target.lun]]\nbackend = \"ram:256MiB\"\nremovable = true\n\
-         [[iscsi.target.lun]]\nbackend = \"null:64TiB\"\n\
-         [[iscsi.target.lun]]\nbackend = \"file:{image},ro\"\n",
+         [[iscsi.target.lun]]\nbackend = \"ram:192MiB,bs={block}\"\nremovable = true\n\
+         [[iscsi.target.lun]]\nbackend = \"null:64TiB,bs={block}\"\n\
+         [[iscsi.target.lun]]\nbackend = \"file:{image},ro,bs={block}\"\n",
         ip(at)
     );
     std::fs::write(&config, text).expect("a file");
@@ -109,22 +111,31 @@ fn passes(log: &str, tests: usize) -> usize {
 }
 
 /// All of them, on a unit that two paths lead to.
-#[test]
-fn every_test_of_libiscsi_passes() {
-    let (_scratch, _server, url) = target("libiscsi", 1);
+fn every_test(name: &str, at: u8, block: u32) {
+    let (_scratch, _server, url) = target(name, at, block);
     let disk = format!("{url}/0");
     let Some(log) = judge(&["--dataloss", &disk, &disk]) else { return };
     let skipped = passes(&log, TESTS);
     assert!(skipped < SKIPS_OF_TGT, "{skipped} skips");
-    println!("{TESTS} tests of iscsi-test-cu pass, {skipped} lines of skips");
+    println!("{TESTS} tests of iscsi-test-cu pass with {block} B blocks, {skipped} lines of skips");
     let Some(log) = judge(&["--dataloss", "--test=ALL.ReadOnly", &format!("{url}/2")]) else { return };
     passes(&log, 1);
+}
+
+#[test]
+fn every_test_of_libiscsi_passes() {
+    every_test("libiscsi", 1, 512);
+}
+
+#[test]
+fn every_test_of_libiscsi_passes_on_4_kib_blocks() {
+    every_test("libiscsi-4k", 4, 4096);
 }
 
 /// Those that SANITIZE, but for `Reset`, which needs a medium that takes long.
 #[test]
 fn sanitize() {
-    let (_scratch, _server, url) = target("sanitize", 2);
+    let (_scratch, _server, url) = target("sanitize", 2, 512);
     let disk = format!("{url}/0");
     let tests = [
         "BlockErase",
@@ -149,7 +160,7 @@ fn sanitize() {
 #[test]
 #[ignore = "sleeps for a minute"]
 fn sanitize_through_resets() {
-    let (_scratch, _server, url) = target("resets", 3);
+    let (_scratch, _server, url) = target("resets", 3, 512);
     let args = ["--dataloss", "--allow-sanitize", "--test=ALL.Sanitize.Reset", &format!("{url}/1")];
     let Some(log) = judge(&args) else { return };
     passes(&log, 1);

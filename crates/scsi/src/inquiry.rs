@@ -153,6 +153,8 @@ fn extended_inquiry(unit: &LogicalUnit) -> Vec<u8> {
 fn block_limits(limits: &Limits) -> Vec<u8> {
     let mut body = vec![0; 0x3c];
     // Byte numbers are the page's, less its header of 4. SBC-3 table 193, SBC-4 for the atomic fields.
+    // WSNZ: a WRITE SAME of 0 blocks, which would mean all up to the last one, is refused.
+    body[0] = 0x01;
     body[1] = limits.compare_and_write;
     put(&mut body, 2, limits.granularity.to_be_bytes());
     put(&mut body, 4, limits.transfer.to_be_bytes());
@@ -186,9 +188,9 @@ fn provisioning(unit: &LogicalUnit) -> Vec<u8> {
     if !unit.is_thin() {
         return vec![0; 4];
     }
-    // LBPU, LBPWS, LBPRZ 001b: what is unmapped reads as zeroes. Provisioning type 2: thin. LBPWS10 is 0: WRITE SAME (16)
-    // does what WRITE SAME (10) would.
-    vec![0, 0xc4, 2, 0]
+    // LBPU, LBPWS, LBPWS10, LBPRZ 001b: what is unmapped reads as zeroes. ANC_SUP is 0: nothing is anchored, because no
+    // backend keeps room for blocks that it gave back. Provisioning type 2: thin.
+    vec![0, 0xe4, 2, 0]
 }
 
 /// Third-party copy page. SPC-4 §7.8.17.

@@ -90,7 +90,7 @@ pub struct WriteSame {
     pub size: Size,
     /// First block.
     pub lba: u64,
-    /// Blocks; 0 means up to the last one.
+    /// Blocks; 0 means up to the last one, which a device server with WSNZ refuses.
     pub blocks: u32,
     /// WRPROTECT.
     pub protect: u8,

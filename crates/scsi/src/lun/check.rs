@@ -217,25 +217,21 @@ impl LogicalUnit {
         if same.anchor {
             return Err(Sense::cdb_bit(1, 4).into());
         }
-        // LBPWS10 is 0.
-        if same.unmap && (!self.is_thin() || same.size == Size::Ten) {
+        // LBPWS and LBPWS10 are 1 where there is thin provisioning.
+        if same.unmap && !self.is_thin() {
             return Err(Sense::cdb_bit(1, 3).into());
         }
         if same.pbdata_lbdata != 0 {
             return Err(Sense::cdb_bit(1, 2).into());
         }
-        self.inside(same.lba, same.blocks.into())?;
-        let blocks = self.same_blocks(&same);
-        if blocks > self.limits.write_same {
+        let blocks = u64::from(same.blocks);
+        self.inside(same.lba, blocks)?;
+        // WSNZ is 1.
+        if blocks == 0 || blocks > self.limits.write_same {
             return Err(Sense::cdb_field(length_at(same.size)).into());
         }
         let range = Range { start: same.lba, end: same.lba + blocks, exclusive: false };
         let out = if same.ndob { 0 } else { self.geometry.block_size.into() };
         Ok(Shape { out, into: 0, range: Some(range) })
-    }
-
-    /// 0 blocks mean up to the last one (WSNZ is 0).
-    pub(super) fn same_blocks(&self, same: &WriteSame) -> u64 {
-        if same.blocks == 0 { self.geometry.blocks - same.lba } else { same.blocks.into() }
     }
 }

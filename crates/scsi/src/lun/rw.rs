@@ -66,7 +66,7 @@ impl Run<'_> {
     pub(super) async fn write_same(&self, same: WriteSame) -> Result<Done, Failure> {
         self.whole()?;
         let (unit, backend) = (self.unit, &self.unit.config.backend);
-        let (offset, len) = (unit.bytes(same.lba), unit.bytes(unit.same_blocks(&same)));
+        let (offset, len) = (unit.bytes(same.lba), unit.bytes(same.blocks.into()));
         let mut block = vec![0; unit.geometry.block_size as usize];
         if !same.ndob {
             self.memory.load(0, &mut block);

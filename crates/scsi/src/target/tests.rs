@@ -204,11 +204,54 @@ fn compare_and_write_keeps_others_out_of_its_blocks() {
     for len in [512, 1536, 2048] {
         assert_eq!(asc(&send(&nexus, &cdb, &vec![0; len], 0).0), 0x2400, "{len}");
     }
-    // WRITE SAME of half a block, and of two (WriteSame16.InvalidDataOutSize).
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[13]) = (0x93, 1);
+    // WRITE SAME of half a block, and of two (WriteSame10 and WriteSame16.InvalidDataOutSize).
     for len in [256, 1024] {
-        assert_eq!(asc(&send(&nexus, &cdb, &vec![0; len], 0).0), 0x2400, "{len}");
+        for cdb in [write_same_10(UNMAP, 0, 1), write_same_16(UNMAP, 0, 1)] {
+            assert_eq!(asc(&send(&nexus, &cdb, &vec![0; len], 0).0), 0x2400, "{len}");
+        }
+    }
+}
+
+/// UNMAP and ANCHOR of WRITE SAME's byte 1. SBC-3 §5.44, §5.45.
+const UNMAP: u8 = 0x08;
+const ANCHOR: u8 = 0x10;
+
+fn write_same_10(flags: u8, lba: u8, blocks: u8) -> Vec<u8> {
+    vec![0x41, flags, 0, 0, 0, lba, 0, 0, blocks, 0]
+}
+
+fn write_same_16(flags: u8, lba: u8, blocks: u8) -> Vec<u8> {
+    vec![0x93, flags, 0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, blocks, 0, 0]
+}
+
+/// Whether block `lba` is mapped, by GET LBA STATUS.
+fn is_mapped(nexus: &Nexus, lba: u8) -> bool {
+    let status = send(nexus, &[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, 24, 0, 0], &[], 24).1;
+    status[20] == 0
+}
+
+#[test]
+fn write_same_unmaps_what_then_reads_the_same() {
+    for same in [write_same_10, write_same_16] {
+        let nexus = lab().ready(1);
+        assert_eq!(send(&nexus, &write_10(0, 32), &[7; 16384], 0).0.status, Status::GOOD);
+        assert_eq!(send(&nexus, &same(UNMAP, 8, 16), &[0; 512], 0).0.status, Status::GOOD);
+        assert_eq!([0, 8, 16, 24].map(|lba| is_mapped(&nexus, lba)), [true, false, false, true]);
+        // Not aligned is as good (WriteSame10.UnmapUnaligned).
+        assert_eq!(send(&nexus, &same(UNMAP, 1, 7), &[0; 512], 0).0.status, Status::GOOD);
+        assert_eq!(send(&nexus, &read_10(0, 2), &[], 1024).1, [[7; 512], [0; 512]].concat());
+        // SBC-3 §4.7.3.4.3: with LBPRZ, blocks that would not read as the data sent are written.
+        assert_eq!(send(&nexus, &same(UNMAP, 8, 8), &[0xff; 512], 0).0.status, Status::GOOD);
+        assert_eq!(
+            (is_mapped(&nexus, 8), send(&nexus, &read_10(15, 1), &[], 512).1),
+            (true, vec![0xff; 512])
+        );
+        // ANCHOR: without UNMAP never, with it where ANC_SUP says so. WSNZ: no 0 blocks.
+        for (flags, blocks) in [(ANCHOR, 1), (ANCHOR | UNMAP, 1), (UNMAP, 0), (0, 0)] {
+            assert_eq!(asc(&send(&nexus, &same(flags, 0, blocks), &[0; 512], 0).0), 0x2400);
+        }
+        let page = |code| send(&nexus, &[0x12, 1, code, 0, 64, 0], &[], 64).1;
+        assert_eq!((page(0xb0)[4], page(0xb2)[5], page(0xb2)[6]), (1, 0xe4, 2), "WSNZ; LBPU to LBPRZ; thin");
     }
 }
 
