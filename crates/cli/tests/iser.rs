@@ -46,6 +46,43 @@ fn over_rdma_and_over_tcp() {
     }
 }
 
+/// All four ImmediateData × InitialR2T combinations, on RDMA and on TCP, whichever end decides (RFC 7143 §13.10, §13.11).
+#[test]
+fn data_asked_for_or_not() {
+    let scratch = Scratch::new("iser-unasked");
+    let config = scratch.file("target.toml");
+    let image = bytes(300_032);
+    for (wire, at) in [("rocev2", 13), ("iwarp", 16)] {
+        let (here, portal, tcp) = (format!("{wire}:{}", ip(at + 1)), ip(at), ip(at + 2));
+        for target in
+            ["initial_r2t = false", "initial_r2t = false\nimmediate_data = false", "initial_r2t = true"]
+        {
+            let text = format!(
+                "devices = [\"{wire}:{portal}\"]\n[iscsi]\nportals = [\"{tcp}\"]\n{target}\n\
+                 [[iscsi.target]]\nname = \"{NAME}\"\n[[iscsi.target.lun]]\nbackend = \"ram:16MiB\"\n"
+            );
+            std::fs::write(&config, text).expect("a file");
+            let mut server = Server::start_until(&["serve", &config], "iSER");
+            for flags in [
+                &[][..],
+                &["--no-immediate-data"],
+                &["--initial-r2t"],
+                &["--no-immediate-data", "--initial-r2t"],
+            ] {
+                for to in [&["--device", &here, &portal][..], &[&tcp]] {
+                    let write = [&["iscsi", "write"], to, &[NAME, "--offset", "512"], flags].concat();
+                    run_with(&write, image.clone()).expect(0);
+                    let read =
+                        [&["iscsi", "read"], to, &[NAME, "--offset", "512", "--length", "300032"]].concat();
+                    assert!(run(&read).expect(0).stdout == image, "{target}: {to:?} {flags:?}: other bytes");
+                }
+            }
+            server.signal("TERM");
+            assert_eq!(server.wait().code(), Some(0));
+        }
+    }
+}
+
 /// Nobody there, and a capture of nothing.
 #[test]
 fn mistakes_are_told() {

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use everywire_iscsi::PORT;
+use everywire_iscsi::keys::Key;
 use everywire_iscsi::login::chap::ChapPolicy;
 use everywire_iscsi::rdma::{RdmaOptions, RdmaPortal};
 use everywire_iscsi::target::{Device, LunDevice, Node, Portal, Rule, Target, TargetOptions};
@@ -76,6 +77,12 @@ impl Opened {
             (options.session.ping_after, options.session.ping_timeout) = (ping, ping);
         }
         options.discovery_chap = self.discovery_chap;
+        let wanted = [(Key::InitialR2T, config.initial_r2t), (Key::ImmediateData, config.immediate_data)];
+        for (key, yes) in wanted.into_iter().filter_map(|(key, yes)| Some((key, yes?))) {
+            options.offers.set(key, if yes { "Yes" } else { "No" });
+        }
+        let rdma_options =
+            RdmaOptions { unsolicited: config.initial_r2t == Some(false), ..Default::default() };
         let target = Target::new(rt.clone(), options).map_err(CliError::usage)?;
         for (described, units, chap) in self.targets {
             target.add_node(node(described, &units, chap)?).map_err(CliError::usage)?;
@@ -91,7 +98,7 @@ impl Opened {
         }
         let mut rdma = Vec::new();
         for host in hosts.iter().filter(|_| !config.targets.is_empty()) {
-            listen_rdma(&target, host, &config.portals, &mut rdma)?;
+            listen_rdma(&target, host, &config.portals, &rdma_options, &mut rdma)?;
         }
         Ok(Served { target, rdma: RefCell::new(rdma) })
     }
@@ -102,6 +109,7 @@ fn listen_rdma(
     target: &Target,
     host: &Host,
     tcp: &[SocketAddr],
+    options: &RdmaOptions,
     into: &mut Vec<RdmaPortal>,
 ) -> Result<(), CliError> {
     let device = host.device();
@@ -118,7 +126,7 @@ fn listen_rdma(
             continue;
         }
         let portal = target
-            .listen_rdma(device, address, RdmaOptions::default())
+            .listen_rdma(device, address, options.clone())
             .map_err(|e| CliError::failed(format_args!("iSER on {shown}: {e}")))?;
         target.add_portal(Portal { address: portal.local_addr(), group: 1, rdma: true });
         print(format_args!("listening on {shown}, device {}, iSER", device.name()))?;

@@ -16,7 +16,7 @@ use everywire_verbs::{
 use super::PrivateData;
 use super::link::{Ends, Link};
 use super::mover::Memory;
-use super::target::{Connection, UNEXPECTED};
+use super::target::{Connection, UNASKED, UNEXPECTED};
 use crate::target::Target;
 
 /// RNR retries of the initiator's receive queue: for ever, as Linux asks.
@@ -33,11 +33,15 @@ pub struct RdmaOptions {
     pub rd_atomic: u8,
     /// Requests that may wait for an answer.
     pub backlog: usize,
+    /// InitialR2T=No may be agreed on (RFC 7143 §13.10): data within FirstBurstLength then comes in SENDs, of at most 16 KiB a
+    /// command, and each connection has receives for it (about 2 MiB at the usual queue depth). RDMA READ needs neither, and
+    /// copies less.
+    pub unsolicited: bool,
 }
 
 impl Default for RdmaOptions {
     fn default() -> Self {
-        Self { memory: 64 << 20, rd_atomic: 16, backlog: 128 }
+        Self { memory: 64 << 20, rd_atomic: 16, backlog: 128, unsolicited: false }
     }
 }
 
@@ -143,9 +147,11 @@ impl Entrance {
         if !self.target.enter() {
             return Err("too many connections".to_owned());
         }
-        let commands = self.target.options().session.queue_depth + UNEXPECTED;
+        let depth = self.target.options().session.queue_depth;
+        let commands = depth + UNEXPECTED;
+        let receives = if self.options.unsolicited { commands + UNASKED * depth } else { commands };
         // The initiator never reaches into this side's memory.
-        Ends::new(&self.pd, commands, SENDS * commands, Access::empty()).map_err(|error| {
+        Ends::new(&self.pd, receives, SENDS * commands, Access::empty()).map_err(|error| {
             self.target.leave();
             error.to_string()
         })
@@ -155,6 +161,7 @@ impl Entrance {
         let (target, memory) = (self.target.clone(), self.memory.clone());
         let theirs = PrivateData::parse(request.private_data());
         let ours = PrivateData { no_zero_based: true, no_send_invalidate: false };
+        let unsolicited = self.options.unsolicited;
         let ord = request.param().responder_resources.min(self.options.rd_atomic.max(1));
         let param = ConnParam {
             initiator_depth: ord,
@@ -171,7 +178,8 @@ impl Entrance {
                 Ok(Ok(cm)) => {
                     let (target, link) = (target.clone(), Link::new(rt, ends, cm));
                     let invalidate = !theirs.no_send_invalidate;
-                    let connection = Connection { target, link, memory, invalidate, ord, peer, portal };
+                    let connection =
+                        Connection { target, link, memory, invalidate, unsolicited, ord, peer, portal };
                     connection.serve(until).await
                 }
                 Ok(Err(error)) => error.to_string(),

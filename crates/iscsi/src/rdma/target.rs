@@ -26,8 +26,11 @@ use crate::target::{Ended, Inbox, Order, Target};
 /// PDUs beyond the window that an initiator may send at once: pings, task management, text.
 pub(super) const UNEXPECTED: u32 = 32;
 
-/// The target as logins over RDMA see it.
-struct RdmaGate<'a>(&'a Target);
+/// Data-Out PDUs that a command may bring unasked, where any may come so.
+pub(super) const UNASKED: u32 = 2;
+
+/// The target as logins over RDMA see it, and whether data may come unasked.
+struct RdmaGate<'a>(&'a Target, bool);
 
 impl Gate for RdmaGate<'_> {
     fn admit(&self, identity: &Identity, peer: SocketAddr, portal: SocketAddr) -> Result<Admission, Refusal> {
@@ -40,8 +43,14 @@ impl Gate for RdmaGate<'_> {
         offers.set(Key::TargetRecvDataSegmentLength, MAX_DATA);
         offers.set(Key::MaxRecvDataSegmentLength, MAX_DATA);
         offers.set(Key::MaxOutstandingUnexpectedPDUs, UNEXPECTED);
-        // Data-Out PDUs that nobody asked for would take receives that no window counts (§8.1).
-        offers.set(Key::InitialR2T, "Yes");
+        // Data-Out PDUs that nobody asked for take receives that no window counts (§8.1): as many as there are.
+        if self.1 {
+            let most = UNASKED as usize * MAX_DATA;
+            let first = offers.get(Key::FirstBurstLength).parse().map_or(most, |own: usize| own.min(most));
+            offers.set(Key::FirstBurstLength, first);
+        } else {
+            offers.set(Key::InitialR2T, "Yes");
+        }
         Ok(admission)
     }
 
@@ -61,6 +70,8 @@ pub(super) struct Connection {
     pub(super) memory: Rc<Memory>,
     /// SEND with Invalidate was agreed on.
     pub(super) invalidate: bool,
+    /// Data may come unasked ([`super::RdmaOptions::unsolicited`]).
+    pub(super) unsolicited: bool,
     /// READs that may be outstanding.
     pub(super) ord: u8,
     pub(super) peer: SocketAddr,
@@ -133,7 +144,7 @@ impl Connection {
         loop {
             let (_, pdu) = pdu_of(&self.message(until).await?, MAX_DATA)?;
             let pdu = pdu.map_err(|e| e.to_string())?;
-            match login.receive(&RdmaGate(&target), &pdu) {
+            match login.receive(&RdmaGate(&target, self.unsolicited), &pdu) {
                 Step::Reply(reply) => self.say(&reply)?,
                 Step::Done(reply, established) => return self.logged_in(&reply, established),
                 Step::Refused(reply, refusal) => {

@@ -14,6 +14,7 @@ use crate::lab::{HOST, TARGET};
 
 const RECEIVES: usize = 32;
 const LEN: usize = 16384;
+const INLINE: u32 = 4096;
 /// What Linux's initiators log in with, in one request (captures/iser.pcap).
 pub const LINUX: &[(&str, &str)] = &[
     ("InitiatorName", HOST),
@@ -34,6 +35,9 @@ pub struct Raw {
     cq: Cq,
     pub cm: Connection,
     messages: MemoryRegion,
+    /// Messages too long to travel in their work requests, and where the next one goes.
+    outgoing: MemoryRegion,
+    long: std::cell::Cell<usize>,
     /// Memory that the target may reach.
     pub data: MemoryRegion,
     pub cmd_sn: std::cell::Cell<u32>,
@@ -49,10 +53,11 @@ impl Raw {
             max_recv_wr: RECEIVES as u32,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: 4096,
+            max_inline_data: INLINE,
         };
         let qp = pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) }).expect("a queue pair");
         let messages = pd.register(RECEIVES * LEN, Access::LOCAL_WRITE).expect("memory");
+        let outgoing = pd.register(8 * LEN, Access::empty()).expect("memory");
         let data = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let data = pd.register(1 << 20, data).expect("memory");
         qp.to_init(Access::REMOTE_READ | Access::REMOTE_WRITE).expect("INIT");
@@ -63,12 +68,21 @@ impl Raw {
         let connecting = host.device.connect(ConnectOptions::new(address(), &qp).param(param));
         let cm = connecting.await.expect("connects");
         assert_eq!(cm.private_data()[..4], [0x80, 0, 0, 0], "as isert answers");
-        Raw { qp, cq, cm, messages, data, cmd_sn: 1.into() }
+        Raw { qp, cq, cm, messages, outgoing, long: 0.into(), data, cmd_sn: 1.into() }
     }
 
     pub fn bytes(&self, bytes: &[u8]) {
+        let wr = SendWr::new(u64::MAX, SendOp::Send);
+        let wr = if bytes.len() <= INLINE as usize {
+            wr.with_inline(bytes)
+        } else {
+            let at = self.long.get();
+            self.long.set((at + LEN) % self.outgoing.len());
+            self.outgoing.write_at(at, bytes).expect("inside");
+            wr.with_sges([self.outgoing.sge(at..at + bytes.len())])
+        };
         // On a connection that is over this is flushed, or refused.
-        let _ = self.qp.post_send(SendWr::new(u64::MAX, SendOp::Send).with_inline(bytes));
+        let _ = self.qp.post_send(wr);
     }
 
     pub fn say(&self, header: ControlHeader, pdu: &Pdu) {

@@ -41,6 +41,11 @@ pub fn cases() -> Vec<Case> {
         Case::new("iscsi-target-fio", "open-iscsi: fio --verify, 512 B to 8 MiB, 4 s", fio)
             .siw(Siw::Crc)
             .in_sample(),
+        Case::new(
+            "iscsi-target-unasked",
+            "open-iscsi over iSER with InitialR2T=No, ImmediateData Yes and No",
+            unasked,
+        ),
         chap("iscsi-target-chap-tcp").tcp().in_sample(),
         chap("iscsi-target-chap-iser"),
         kill("iscsi-target-kill-tcp").tcp(),
@@ -102,6 +107,34 @@ fn fio(bench: &mut Bench) -> Result<(), String> {
         .and_then(|()| on_disk(bench, "bash /lab/scsi-fio.sh $disk 4"))
         .and_then(|()| logout(bench))
         .map_err(|why| ours::with_words_of(&target, &why))?;
+    ours::end_serve(target)
+}
+
+/// Data that comes in SENDs before it is asked for, with the command and without.
+fn unasked(bench: &mut Bench) -> Result<(), String> {
+    let path = bench.folder.join("target.toml");
+    let text = format!(
+        "devices = [\"{}\"]\n[iscsi]\ninitial_r2t = false\n[[iscsi.target]]\nname = \"{IQN}\"\n\
+         [[iscsi.target.lun]]\nbackend = \"ram:256MiB\"\n",
+        bench.device()
+    );
+    std::fs::write(&path, text).map_err(|e| e.to_string())?;
+    let mut target = bench.everywire("serve", &["serve", &path.display().to_string()])?;
+    target.wait_for("listening on", LIMIT)?;
+    let work = || {
+        for immediate in ["Yes", "No"] {
+            let wanted =
+                format!("node.session.iscsi.InitialR2T=No node.session.iscsi.ImmediateData={immediate}");
+            script(bench, "iscsi-login.sh", &wanted)?;
+            let agreed = format!("iscsiadm -m session -P 2 | grep -q 'ImmediateData: {immediate}'");
+            bench.a.ok(&format!("iscsiadm -m session -P 2 | grep -q 'InitialR2T: No' && {agreed}"))?;
+            on_disk(bench, "bash /lab/iscsi-commands.sh $disk")?;
+            on_disk(bench, "bash /lab/scsi-fio.sh $disk 4")?;
+            logout(bench)?;
+        }
+        Ok(())
+    };
+    work().map_err(|why: String| ours::with_words_of(&target, &why))?;
     ours::end_serve(target)
 }
 

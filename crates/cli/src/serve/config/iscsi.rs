@@ -31,6 +31,8 @@ pub(super) struct IscsiFile {
     #[serde(default)]
     portals: Vec<String>,
     ping: Option<u64>,
+    initial_r2t: Option<bool>,
+    immediate_data: Option<bool>,
     #[serde(default)]
     discovery_chap: Vec<SecretFile>,
     discovery_chap_target: Option<SecretFile>,
@@ -102,6 +104,10 @@ pub struct Iscsi {
     pub portals: Vec<SocketAddr>,
     /// After how much silence an initiator is asked for a sign of life, and how long it has for it, if set.
     pub ping: Option<Duration>,
+    /// InitialR2T: whether data waits to be asked for; `None` is No over TCP and Yes over iSER, which fetches it by RDMA READ.
+    pub initial_r2t: Option<bool>,
+    /// ImmediateData: whether commands bring data; they may if `None`.
+    pub immediate_data: Option<bool>,
     /// Secrets that are needed for discovery.
     pub discovery_chap: Chap,
     /// What they lead to.
@@ -109,15 +115,21 @@ pub struct Iscsi {
 }
 
 /// From the file, with what flags add.
-pub(super) fn resolve(file: IscsiFile, flags: &Flags<'_>) -> Result<Iscsi, String> {
+pub(super) fn resolve(mut file: IscsiFile, flags: &Flags<'_>) -> Result<Iscsi, String> {
     let portals = if flags.tcp.is_empty() { &file.portals } else { flags.tcp };
     let portals = portals.iter().map(|text| portal(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut targets = file.target.into_iter().map(target).collect::<Result<Vec<_>, _>>()?;
+    let mut targets =
+        std::mem::take(&mut file.target).into_iter().map(target).collect::<Result<Vec<_>, _>>()?;
     for text in flags.iscsi {
         add_export(&mut targets, text)?;
     }
-    let discovery_chap = Chap { initiators: file.discovery_chap, target: file.discovery_chap_target };
-    Ok(Iscsi { portals, ping: file.ping.map(Duration::from_secs), discovery_chap, targets })
+    let discovery_chap = Chap {
+        initiators: std::mem::take(&mut file.discovery_chap),
+        target: file.discovery_chap_target.take(),
+    };
+    let ping = file.ping.map(Duration::from_secs);
+    let IscsiFile { initial_r2t, immediate_data, .. } = file;
+    Ok(Iscsi { portals, ping, initial_r2t, immediate_data, discovery_chap, targets })
 }
 
 /// `ADDRESS[:PORT]`.
