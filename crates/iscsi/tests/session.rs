@@ -64,6 +64,25 @@ fn data_moves_in_every_way() {
     }
 }
 
+/// What is longer than MAXIMUM TRANSFER LENGTH goes in several commands (SBC-3 §6.6.4), which the unit would refuse otherwise.
+#[test]
+fn a_long_transfer_is_cut() {
+    let lab = Lab::new(19);
+    lab.disk.max_blocks.set(24);
+    let session = lab.connect(lab.options());
+    let disk = lab.disk.clone();
+    lab.run(async move {
+        let session = session.await.expect("logs in");
+        let bytes = pattern(3, 70_144);
+        let unit = session.disk(0).await.expect("a disk");
+        unit.write(512, bytes.clone().into()).await.expect("writes");
+        assert_eq!(unit.read(512, 70_144).await.expect("reads"), bytes);
+        let longest = disk.seen.borrow().iter().map(|one| one.data_in.max(one.data_out)).max();
+        assert_eq!(longest, Some(24 * 512));
+        session.logout().await;
+    });
+}
+
 /// IS-13: residuals both ways, and no byte beyond the expected length (RFC 7143 §11.4.5).
 #[test]
 fn residuals() {

@@ -10,6 +10,7 @@
 mod bytes;
 pub mod cdb;
 mod inquiry;
+pub mod limits;
 pub mod lun;
 mod mode;
 pub mod reservations;

@@ -2,9 +2,12 @@
 
 mod lab;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use everywire_srp::rdma::InitiatorOptions;
+use everywire_block::RamBackend;
+use everywire_srp::rdma::{InitiatorOptions, TargetOptions};
+use everywire_srp::target::Limits;
 use lab::{Lab, options, write_and_read};
 
 #[test]
@@ -26,6 +29,21 @@ fn log_in_write_read_log_out() {
     assert_eq!((usage.qps, usage.cqs, usage.mrs), (0, 0, 0), "{usage:?}");
     let usage = lab.world.device(lab.target_host).usage();
     assert_eq!((usage.qps, usage.cqs, usage.mrs), (0, 0, 1), "only the data pool is left: {usage:?}");
+}
+
+/// More than the unit's MAXIMUM TRANSFER LENGTH of 32 MiB goes in several commands.
+#[test]
+fn a_long_transfer_is_cut() {
+    let unit = Arc::new(RamBackend::new(4096, 16384).expect("fits"));
+    let lab = Lab::on(3, unit, Limits::default(), TargetOptions::default());
+    lab.run(|host| async move {
+        let initiator = host.connect(options()).await;
+        let disk = initiator.disk(0).await.expect("a disk");
+        write_and_read(&disk, 4096, (33 << 20) + 4096, 1).await;
+        disk.write_zeroes(8192, 40 << 20, true).await.expect("zeroes");
+        assert!(disk.read(8192, 40 << 20).await.expect("reads").iter().all(|&byte| byte == 0));
+        initiator.log_out().await;
+    });
 }
 
 /// SR-05: direct, indirect whole, partial and fetched tables of 255 and more descriptors.

@@ -5,31 +5,18 @@
 //! about again, as any driver does, and so is what somebody's task management ended; a request larger than one command is cut.
 
 use bytes::Bytes;
+use everywire_scsi::limits::{BLOCK_LIMITS, BLOCK_LIMITS_LEN, DiskLimits, PROVISIONING, PROVISIONING_LEN};
 
 use super::{Buffer, Completion, Initiator, IscsiError, Span, Transfer};
 use crate::session::initiator::Failure;
 use crate::session::scsi::Residual;
 
-/// Most bytes of one command.
-const MAX_TRANSFER: u32 = 1 << 20;
-/// Most bytes that one WRITE SAME writes, where the unit allows it: other commands wait meanwhile.
-const MAX_SAME: u64 = 32 << 20;
 /// FUA in byte 1 of WRITE (16).
 const FUA: u8 = 0x08;
 /// DPOFUA among the device-specific parameters of a disk: it knows FUA (SBC-3 §6.4.1).
 const DPOFUA: u8 = 0x10;
 /// UNMAP in byte 1 of WRITE SAME (16).
 const UNMAP: u8 = 0x08;
-/// VPD page of the block limits, with the MAXIMUM WRITE SAME LENGTH in blocks in its bytes 36 to 43.
-const BLOCK_LIMITS: u8 = 0xb0;
-const BLOCK_LIMITS_LEN: u8 = 64;
-const MAX_SAME_AT: std::ops::Range<usize> = 36..44;
-/// Blocks of one WRITE SAME where the unit tells no limit: what WRITE SAME (10) can say at most.
-const UNTOLD_SAME: u64 = 0xffff;
-/// VPD page of logical block provisioning, with LBPWS, that WRITE SAME (16) unmaps, in its byte 5.
-const PROVISIONING: u8 = 0xb2;
-const PROVISIONING_LEN: u8 = 8;
-const LBPWS: u8 = 0x40;
 /// WP among the device-specific parameters of a disk (SBC-3 §6.4.1).
 const WRITE_PROTECTED: u8 = 0x80;
 /// How often a command that met a unit attention, or a busy unit, is sent again.
@@ -64,10 +51,7 @@ pub struct Disk {
     capacity: Capacity,
     /// FUA is known.
     fua: bool,
-    /// Most bytes of one WRITE SAME.
-    max_same: u64,
-    /// WRITE SAME (16) may unmap.
-    unmaps: bool,
+    limits: DiskLimits,
 }
 
 /// A LUN as PDUs carry it: peripheral addressing below 256, flat space above (SAM-5 §4.7).
@@ -80,7 +64,8 @@ impl Disk {
     pub(super) async fn open(session: Initiator, lun: u16) -> Result<Disk, IscsiError> {
         let capacity = Capacity { blocks: 0, block_size: 1 };
         let lun = encode_lun(lun);
-        let mut disk = Disk { session, lun, capacity, fua: false, max_same: MAX_SAME, unmaps: false };
+        let limits = DiskLimits::new(&[], &[], capacity.block_size);
+        let mut disk = Disk { session, lun, capacity, fua: false, limits };
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
         let data = disk.run("READ CAPACITY (16)", &cdb, Transfer::In(32)).await?.data;
@@ -101,12 +86,8 @@ impl Disk {
             Err(lost) => return Err(lost),
         };
         let limits = disk.vital(BLOCK_LIMITS, BLOCK_LIMITS_LEN).await?;
-        let told = limits.get(MAX_SAME_AT).and_then(|field| field.first_chunk());
-        let blocks = told.map_or(0, |&told| u64::from_be_bytes(told));
-        let blocks = if blocks == 0 { UNTOLD_SAME } else { blocks };
-        disk.max_same = blocks.saturating_mul(size.into()).min(MAX_SAME);
         let provisioning = disk.vital(PROVISIONING, PROVISIONING_LEN).await?;
-        disk.unmaps = provisioning.get(5).is_some_and(|ways| ways & LBPWS != 0);
+        disk.limits = DiskLimits::new(&limits, &provisioning, size);
         Ok(disk)
     }
 
@@ -196,7 +177,7 @@ impl Disk {
         let mut lba = self.range(offset, len)?;
         let mut data = Vec::new();
         while data.len() < len {
-            let piece = (len - data.len()).min(MAX_TRANSFER as usize);
+            let piece = (len - data.len()).min(self.limits.transfer as usize);
             let mut done = self.read_piece(lba, piece, Transfer::In(piece)).await?;
             // What came first is not copied.
             match data.is_empty() {
@@ -222,7 +203,7 @@ impl Disk {
         let mut lba = self.range(offset, len)?;
         let mut done = 0;
         while done < len {
-            let piece = (len - done).min(MAX_TRANSFER as usize);
+            let piece = (len - done).min(self.limits.transfer as usize);
             let into = Transfer::Into(Span::new(buffer, at + done, piece));
             self.read_piece(lba, piece, into).await?;
             lba += piece as u64 / u64::from(self.capacity.block_size);
@@ -274,7 +255,7 @@ impl Disk {
         let mut lba = self.range(offset, len)?;
         let mut done = 0;
         while done < len {
-            let piece = (len - done).min(MAX_TRANSFER as usize);
+            let piece = (len - done).min(self.limits.transfer as usize);
             let from = Transfer::From(Span::new(buffer, at + done, piece));
             self.write_piece(lba, piece, from, if fua && self.fua { FUA } else { 0 }).await?;
             lba += piece as u64 / u64::from(self.capacity.block_size);
@@ -287,7 +268,7 @@ impl Disk {
         let mut lba = self.range(offset, data.len())?;
         let mut rest = data;
         while !rest.is_empty() {
-            let piece = rest.split_to(rest.len().min(MAX_TRANSFER as usize));
+            let piece = rest.split_to(rest.len().min(self.limits.transfer as usize));
             let len = piece.len();
             self.write_piece(lba, len, Transfer::Out(piece), flags).await?;
             lba += len as u64 / u64::from(self.capacity.block_size);
@@ -317,9 +298,9 @@ impl Disk {
         let block = Bytes::from(vec![0; self.capacity.block_size as usize]);
         let mut rest = len;
         while rest > 0 {
-            let piece = rest.min(self.max_same);
+            let piece = rest.min(self.limits.write_same);
             let mut cdb = self.cdb(0x93, lba, piece as usize);
-            cdb[1] = if unmap && self.unmaps { UNMAP } else { 0 };
+            cdb[1] = if unmap && self.limits.unmaps { UNMAP } else { 0 };
             self.run("WRITE SAME (16)", &cdb, Transfer::Out(block.clone())).await?;
             lba += piece / u64::from(self.capacity.block_size);
             rest -= piece;

@@ -23,6 +23,8 @@ pub struct MiniDisk {
     pub managed: Rc<RefCell<Vec<Function>>>,
     /// Device-specific parameter of the mode parameter header (SBC-3 §6.4.1).
     pub device_specific: Rc<Cell<u8>>,
+    /// MAXIMUM TRANSFER LENGTH of the block limits page, which is not there if this is 0.
+    pub max_blocks: Rc<Cell<u32>>,
 }
 
 impl Default for MiniDisk {
@@ -34,6 +36,7 @@ impl Default for MiniDisk {
             seen: Rc::default(),
             managed: Rc::default(),
             device_specific: Rc::default(),
+            max_blocks: Rc::default(),
         }
     }
 }
@@ -131,6 +134,9 @@ impl MiniNexus {
         if lba.checked_add(blocks).is_none_or(|end| end > BLOCKS) {
             return illegal(0x21);
         }
+        if self.0.max_blocks.get() != 0 && blocks > self.0.max_blocks.get() as usize {
+            return illegal(0x24);
+        }
         let (at, len) = (lba * BLOCK, blocks * BLOCK);
         Submitted::Task(Box::new(MiniTask { disk: self.0.clone(), command: command.clone(), at, len }))
     }
@@ -148,6 +154,12 @@ impl Nexus for MiniNexus {
                 (data[2], data[3], data[4]) = (6, 2, 31);
                 data[8..36].copy_from_slice(b"EVERYWIRMini disk       0001");
                 Submitted::Task(Box::new(Fixed(data, command.data_in.min(u32::from(cdb[4])))))
+            }
+            0x12 if cdb[2] == 0xb0 && self.0.max_blocks.get() != 0 => {
+                let mut data = vec![0; 64];
+                (data[1], data[3]) = (0xb0, 60);
+                data[8..12].copy_from_slice(&self.0.max_blocks.get().to_be_bytes());
+                Submitted::Task(Box::new(Fixed(data, command.data_in)))
             }
             0x1a => {
                 Submitted::Task(Box::new(Fixed(vec![3, 0, self.0.device_specific.get(), 0], command.data_in)))

@@ -1,13 +1,14 @@
 //! A logical unit as a disk: capacity, read, write, flush, zeroes.
 //!
 //! Read SBC-3 §5.16 (READ CAPACITY 16), §5.11 (READ 16), §5.37 (WRITE 16), §5.22 (SYNCHRONIZE CACHE 10), §5.42 (WRITE SAME 16),
-//! SPC-4 §6.11 (MODE SENSE 6).
+//! §6.6.4 (block limits), §6.6.6 (logical block provisioning), SPC-4 §6.6 (INQUIRY), §6.11 (MODE SENSE 6).
 //! Unit attentions are asked about again, as any driver does, and so are a busy unit and what somebody's task management ended; a
 //! request larger than one command is cut.
 
 use std::time::Duration;
 
 use everywire_scsi::cdb::{Command, Io, Size, WriteSame};
+use everywire_scsi::limits::{BLOCK_LIMITS, BLOCK_LIMITS_LEN, DiskLimits, PROVISIONING, PROVISIONING_LEN};
 use everywire_scsi::target::Residual;
 use everywire_scsi::{SenseKey, Status};
 use everywire_verbs::MemoryRegion;
@@ -15,12 +16,12 @@ use everywire_verbs::MemoryRegion;
 use super::association::{Completion, Initiator, IoData};
 use super::error::{SrpError, SrpErrorKind};
 
-/// Most bytes of one command.
-pub const MAX_TRANSFER: u32 = 1 << 20;
 /// How often a command that met a unit attention, or a busy unit, is sent again.
 const ATTEMPTS: usize = 64;
 /// READ CAPACITY (16)'s parameter data.
 const CAPACITY_LEN: u32 = 32;
+/// Bytes of the longest parameter data that is asked for when a disk is opened.
+const ASKED_LEN: usize = 64;
 const LBPME: u8 = 0x80;
 const INQUIRY_LEN: u16 = 36;
 /// Mode parameter header of MODE SENSE (6).
@@ -56,6 +57,7 @@ pub struct Disk {
     capacity: Capacity,
     /// FUA is known.
     fua: bool,
+    limits: DiskLimits,
 }
 
 /// A LUN as information units carry it: peripheral addressing below 256, flat space above (SAM-5 §4.7).
@@ -68,8 +70,9 @@ impl Disk {
     pub(super) async fn open(initiator: Initiator, lun: u16) -> Result<Self, SrpError> {
         const STEP: &str = "READ CAPACITY (16)";
         let capacity = Capacity { blocks: 0, block_size: 1, thin: false };
-        let mut disk = Self { initiator, lun: encode_lun(lun), capacity, fua: false };
-        let region = disk.buffer(CAPACITY_LEN as usize)?;
+        let limits = DiskLimits::new(&[], &[], capacity.block_size);
+        let mut disk = Self { initiator, lun: encode_lun(lun), capacity, fua: false, limits };
+        let region = disk.buffer(ASKED_LEN)?;
         let data = IoData::In { region: &region, at: 0, len: CAPACITY_LEN };
         let command = Command::ReadCapacity16 { lba: 0, pmi: false, alloc: CAPACITY_LEN };
         disk.run(STEP, &command, data).await?;
@@ -87,7 +90,27 @@ impl Disk {
         let thin = bytes[14] & LBPME != 0;
         disk.capacity = Capacity { blocks: last.saturating_add(1), block_size: size, thin };
         disk.fua = disk.knows_fua(&region).await?;
+        let limits = disk.vital(&region, BLOCK_LIMITS, BLOCK_LIMITS_LEN).await?;
+        let provisioning = disk.vital(&region, PROVISIONING, PROVISIONING_LEN).await?;
+        disk.limits = DiskLimits::new(&limits, &provisioning, size);
         Ok(disk)
+    }
+
+    /// A page of vital product data; empty of a unit that does not have it.
+    async fn vital(&self, region: &MemoryRegion, page: u8, len: u8) -> Result<Vec<u8>, SrpError> {
+        let command = Command::Inquiry { evpd: true, page, alloc: len.into() };
+        let data = IoData::In { region, at: 0, len: len.into() };
+        match self.run("INQUIRY", &command, data).await {
+            Ok(done) => {
+                let missing = match done.residual {
+                    Residual::Under(missing) => missing as usize,
+                    _ => 0,
+                };
+                self.bytes(region, 0, usize::from(len).saturating_sub(missing))
+            }
+            Err(error) if matches!(*error.kind, SrpErrorKind::Status { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether WRITE may have FUA: a unit that has no mode pages knows none.
@@ -182,11 +205,6 @@ impl Disk {
         Ok(offset / block)
     }
 
-    /// Most bytes of one command, whole blocks.
-    fn piece(&self) -> u64 {
-        u64::from(MAX_TRANSFER.max(self.capacity.block_size))
-    }
-
     fn io(&self, lba: u64, bytes: u64) -> Io {
         Io::new(Size::Sixteen, lba, (bytes / u64::from(self.capacity.block_size)) as u32)
     }
@@ -206,7 +224,7 @@ impl Disk {
         let lba = self.range(offset, len as u64)?;
         let mut done = 0;
         while done < len as u64 {
-            let piece = (len as u64 - done).min(self.piece());
+            let piece = (len as u64 - done).min(self.limits.transfer);
             let command = Command::Read(self.io(lba + done / u64::from(self.capacity.block_size), piece));
             let data = IoData::In { region, at: at + done as usize, len: piece as u32 };
             let completion = self.run(STEP, &command, data).await?;
@@ -235,7 +253,7 @@ impl Disk {
         let lba = self.range(offset, len as u64)?;
         let mut done = 0;
         while done < len as u64 {
-            let piece = (len as u64 - done).min(self.piece());
+            let piece = (len as u64 - done).min(self.limits.transfer);
             let io = self.io(lba + done / u64::from(self.capacity.block_size), piece);
             let data = IoData::Out { region, at: at + done as usize, len: piece as u32 };
             self.run("WRITE (16)", &Command::Write(Io { fua: fua && self.fua, ..io }), data).await?;
@@ -284,15 +302,14 @@ impl Disk {
         let region = self.buffer(block as usize)?;
         let mut done = 0;
         while done < len / block {
-            // 32 MiB a command: other commands wait meanwhile.
-            let blocks = (len / block - done).min((32 << 20) / block);
+            let blocks = (len / block - done).min(self.limits.write_same / block);
             let command = Command::WriteSame(WriteSame {
                 size: Size::Sixteen,
                 lba: lba + done,
                 blocks: blocks as u32,
                 protect: 0,
                 anchor: false,
-                unmap: unmap && self.capacity.thin,
+                unmap: unmap && self.limits.unmaps,
                 pbdata_lbdata: 0,
                 ndob: false,
                 group: 0,
