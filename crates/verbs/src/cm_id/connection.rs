@@ -303,6 +303,10 @@ impl State {
         }
         // Every state leads to ERR, and a queue pair that is gone has nothing to flush.
         let _ = self.modify(qpn, &QpAttr::to(QpState::Err));
+        // What it took it acknowledges ahead of the DREQ or DREP: a peer that hears of the end first takes its message for lost.
+        if let Some(slot) = self.qps.slot(qpn) {
+            self.keep_last_words(slot);
+        }
     }
 
     fn cm_modify(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), CmErrorKind> {

@@ -1,8 +1,11 @@
 //! Data over connections that were made by address: both services, both families, with the handshake's last message lost,
 //! under random loss, and what becomes of posted work at the end.
 
-use everywire_wire::QKey;
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use everywire_wire::cm::CmMessage;
+use everywire_wire::{Opcode, QKey, RocePacket};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -280,4 +283,31 @@ fn datagrams_to_a_resolved_service() {
     // 40 bytes of GRH space come first (IBTA §11.4.1.2).
     assert_eq!((out[0].wr_id, out[0].byte_len, out[0].src_qp), (3, 48, sender.qpn()));
     assert_eq!(mr.read_vec(40, 8).unwrap(), b"datagram");
+}
+
+/// An acknowledgement that waits for company leaves ahead of the DREQ: whose queue pair ends on a DREQ takes a message without
+/// one for lost, as Linux's iSER target does with its Logout Response.
+#[test]
+fn what_was_taken_is_acknowledged_before_the_disconnect() {
+    let mut world = World::new();
+    let (a, b) = connect(&mut world, A, B, QpType::Rc);
+    let said = Rc::new(RefCell::new(Vec::new()));
+    let heard = said.clone();
+    world.lose = Box::new(move |_, bytes| {
+        let opcode = RocePacket::parse(bytes).unwrap().bth.opcode;
+        heard
+            .borrow_mut()
+            .push(mad(bytes).map_or(format!("{opcode:?}"), |mad| mad.message.name().to_owned()));
+        false
+    });
+    a.post(SendWr::new(77, SendOp::Send).with_sges([a.mr.sge(8192..8256)]));
+    assert_eq!(b.next(&mut world).status, WcStatus::Success);
+    let ack = format!("{:?}", Opcode::RC_ACK);
+    assert!(!said.borrow().contains(&ack), "it waits: {:?}", said.borrow());
+    drop(b.connection.disconnect());
+    assert_eq!(a.next(&mut world).status, WcStatus::Success);
+    world.drain();
+    let said = said.borrow();
+    let at = |what: &str| said.iter().position(|one| one == what);
+    assert!(at(&ack).is_some() && at(&ack) < at("DREQ"), "{said:?}");
 }
