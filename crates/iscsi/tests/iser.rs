@@ -10,13 +10,15 @@ use std::time::Duration;
 use everywire_iscsi::initiator::discover_rdma;
 use everywire_iscsi::keys::Key;
 use everywire_iscsi::pdu::{
-    FINAL, Header, Pdu, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest, TaskResponse,
+    FINAL, Header, LogoutReason, LogoutRequest, Pdu, ScsiCommand, ScsiResponse, TaskFunction, TaskRequest,
+    TaskResponse,
 };
 use everywire_iscsi::rdma::{
     self as iser, ControlHeader, HEADER_LEN, Hello, HelloReply, RdmaOptions, Tagged,
 };
 use everywire_iscsi::session::target::SessionOptions;
 use everywire_iscsi::target::TargetOptions;
+use everywire_verbs::DisconnectReason;
 use lab::{LIMIT, STUCK, TARGET, name, pattern};
 use rdma_lab::raw::{LINUX, Raw};
 use rdma_lab::{RdmaLab, WIRES, address, options};
@@ -321,4 +323,27 @@ fn memory_runs_out() {
         session.logout().await;
     });
     assert_eq!(lab.memory_in_use(), 0);
+}
+
+/// After a Logout Response it is the initiator's turn to disconnect: Linux's siw, closed at once, takes its own Logout Request for one
+/// that failed. Its session is over all the same, and who stays is not waited for for ever.
+#[test]
+fn after_a_logout_the_initiator_disconnects() {
+    for leaves in [true, false] {
+        let lab = RdmaLab::new(12);
+        let target = lab.target.clone();
+        let reason = lab.run(move |host| async move {
+            let raw = Raw::connect(&host, 0xc0).await;
+            assert_eq!(raw.login(LINUX).await.0, (0, 0));
+            let flags = FINAL | LogoutReason::CloseSession.code();
+            let logout = LogoutRequest { flags, itt: 4, cmd_sn: 1, ..LogoutRequest::default() };
+            raw.say(ControlHeader::default(), &Pdu::new(logout).immediate());
+            let answer = raw.hear().await.expect("an answer");
+            assert!(matches!(answer.header, Header::LogoutResponse(_)), "{answer:?}");
+            host.rt.sleep(Duration::from_millis(500)).await;
+            assert_eq!((raw.cm.closed_reason(), target.sessions()), (None, 0));
+            if leaves { raw.cm.disconnect().await } else { raw.cm.closed().await }
+        });
+        assert_eq!(reason, if leaves { DisconnectReason::Local } else { DisconnectReason::Peer });
+    }
 }

@@ -350,6 +350,20 @@ impl<D> Link<D> {
         }
     }
 
+    /// Waits until the peer has disconnected, or until a time; what comes meanwhile is dropped.
+    pub(super) async fn gone(&mut self, until: Instant) {
+        let never = Notify::default();
+        loop {
+            while self.take().is_some() {}
+            if self.rt.now() >= until {
+                return;
+            }
+            if let Event::Ended(_) = self.wait(&never, Some(until)).await {
+                return;
+            }
+        }
+    }
+
     /// Disconnects; waits for the peer's word until a time.
     pub(super) async fn disconnect(&self, patience: Duration) {
         let _ = self.rt.timeout(patience, self.cm.disconnect()).await;

@@ -178,8 +178,17 @@ impl Entrance {
                 Ok(Ok(cm)) => {
                     let (target, link) = (target.clone(), Link::new(rt, ends, cm));
                     let invalidate = !theirs.no_send_invalidate;
-                    let connection =
-                        Connection { target, link, memory, invalidate, unsolicited, ord, peer, portal };
+                    let connection = Connection {
+                        target,
+                        link,
+                        memory,
+                        invalidate,
+                        unsolicited,
+                        ord,
+                        peer,
+                        portal,
+                        logged_out: false,
+                    };
                     connection.serve(until).await
                 }
                 Ok(Err(error)) => error.to_string(),

@@ -76,6 +76,8 @@ pub(super) struct Connection {
     pub(super) ord: u8,
     pub(super) peer: SocketAddr,
     pub(super) portal: SocketAddr,
+    /// The initiator has left, and it is its turn to disconnect.
+    pub(super) logged_out: bool,
 }
 
 /// A PDU out of a message.
@@ -103,6 +105,10 @@ impl Connection {
                 self.link.settle(rt.now() + linger).await;
                 target.ended(tsih, &order);
                 tracing::info!("{who} at {peer}: session ended: {why}");
+                if self.logged_out {
+                    // Linux's siw takes a SEND for failed whose connection the answer's sender has closed at once.
+                    self.link.gone(rt.now() + linger).await;
+                }
                 why
             }
             Err(why) => {
@@ -247,7 +253,10 @@ impl Connection {
             }
             match self.act(&mut session, &mut mover, &inbox) {
                 Ok(None) => {}
-                Ok(Some(why)) | Err(why) => return why,
+                Ok(Some(why)) | Err(why) => {
+                    self.logged_out = session.logged_out();
+                    return why;
+                }
             }
             if let Err(why) = self.link.flush() {
                 return why;

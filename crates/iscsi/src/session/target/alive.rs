@@ -21,11 +21,13 @@ pub(super) struct Alive {
     ttt: u32,
     /// When the connection closes, whatever the initiator does.
     ends: Option<Instant>,
+    /// The initiator was told that it is logged out.
+    logged_out: bool,
 }
 
 impl Alive {
     pub(super) fn new(now: Instant) -> Alive {
-        Alive { heard: now, spoken: false, pinged: None, ttt: 0, ends: None }
+        Alive { heard: now, spoken: false, pinged: None, ttt: 0, ends: None, logged_out: false }
     }
 
     pub(super) fn heard(&mut self, now: Instant) {
@@ -132,9 +134,15 @@ impl Session {
         };
         self.actions.push_back(Action::Send(Pdu::new(response)));
         if closes {
+            self.alive.logged_out = true;
             let why = reason.map_or_else(String::new, |reason| reason.to_string());
             self.close(format_args!("logged out: {why}"));
         }
+    }
+
+    /// Whether the initiator has left by a Logout Request, and was told so.
+    pub fn logged_out(&self) -> bool {
+        self.alive.logged_out
     }
 
     /// Says that the session ends, and ends it (event 3); `reason` is for the log.
