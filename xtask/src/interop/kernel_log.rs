@@ -52,9 +52,26 @@ const AWAY_LINES: &[&str] = &["Unable to locate Target Portal Group on ", "iSCSI
 /// What open-iscsi's kernel part says, after its " connection1:0: ", of a target that is silent.
 const PING_LINE: &str = ": ping timeout of ";
 
+/// What dm-multipath says, at "warn", behind its "device-mapper: multipath: 253:0: ", of a path that it gives up or has back.
+const PATH_EVENTS: [&str; 2] = ["Failing path ", "Reinstating path "];
+
+/// How what a lost path's disk and host say begins: what was under way there fails, and dm-multipath sends it by another. The map's own
+/// disk is `dm-`, and stays among those that may never fail. That only the lost path is named is the case's to see.
+const LOST_PATH_LINES: [&str; 4] = [
+    "I/O error, dev sd",
+    "recoverable transport error, dev sd",
+    "ib_srp: Resolving address ",
+    "ib_srp: QP creation failed for dev ",
+];
+
+/// The same of its SCSI device, behind a "sd 0:0:0:0: ", and of ib_srp, behind a "scsi host0: ".
+const OFFLINE_LINE: &str = "rejecting I/O to offline device";
+const LATE_COMMAND: &str = " timing out command, waited ";
+const SRP_ATTEMPT: &str = "reconnect attempt ";
+
 /// Harmless, whatever the case does: what a kernel under emulation says of a busy machine, nvme_rdma of its parameter
 /// `register_always=N`, nbd of being told to detach, and sd of the unit attentions of a new nexus (SAM-5 §5.14) and of reservations (SPC-4 §5.13). ib_srpt knows
-/// no logout (interop/README.md), LIO not all of iSER's keys, which it answers with NotUnderstood, as it must.
+/// no logout (interop/README.md), device-mapper of its kernel's settings, LIO not all of iSER's keys, which it answers with NotUnderstood, as it must.
 const HARMLESS_LINES: &[&str] = &[
     "hrtimer: interrupt took",
     "clocksource:",
@@ -64,6 +81,7 @@ const HARMLESS_LINES: &[&str] = &[
     ": Power-on or device reset occurred",
     ": Parameters changed",
     "ib_srpt Not yet implemented: SRP_I_LOGOUT",
+    "device-mapper: core: CONFIG_IMA_DISABLE_HTABLE is disabled.",
     "Unable to locate key \"TaggedBufferForSolicitedDataOnly\".",
     "Unable to locate key \"MaxOutstandingUnexpectedPDUs\".",
 ];
@@ -83,10 +101,14 @@ const REGISTRATION_LINE: &str = "rxe_reg_fast_mr: mr->lkey";
 const LATE_ANSWER_LINES: &[&str] =
     &["nvmet_rdma: post_recv cmd failed", "nvmet_rdma: sending cmd response failed"];
 
-/// What nvmet says over siw of a queue that was lost while it sent: events of siw's that it has no use for.
+/// What nvmet and ib_iser say over siw of a queue that was lost while they sent: events of siw's that they have no use for; and ib_iser
+/// of a target that is not there yet.
 const LOST_QUEUE_LINES: &[&str] = &[
     "nvmet_rdma: received IB QP event: send queue drained (5)",
     "nvmet_rdma: received IB QP event: QP fatal error (1)",
+    "iser: iser_qp_event_callback: qp event send queue drained (5)",
+    "iser: iser_qp_event_callback: qp event QP fatal error (1)",
+    "iser: iser_route_handler: failure connecting: -111",
 ];
 
 /// Kernel messages that no case may cause, whatever their level. Of these "I/O error" has many forms: the block layer's,
@@ -111,6 +133,9 @@ const NEVER: &[&str] = &[
 /// Whether a line of a guest's kernel log, `facility:level : [time] text`, is one that the case must not cause.
 pub fn bad(line: &str, case: &Case) -> bool {
     let says = |known: &[&str]| known.iter().any(|k| line.contains(k));
+    if case.loses_paths && of_lost_path(line) {
+        return false;
+    }
     if says(NEVER) || case.proof {
         return says(NEVER);
     }
@@ -134,6 +159,26 @@ fn flushed_count(line: &str) -> bool {
     let text = line.split_once("] ").map_or(line, |(_, text)| text);
     let count = text.strip_prefix(FLUSHED_COUNT.0).and_then(|said| said.strip_suffix(FLUSHED_COUNT.1));
     count.is_some_and(|count| !count.is_empty() && count.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
+/// Whether it is one of the lines that belong to a lost path of several.
+fn of_lost_path(line: &str) -> bool {
+    let text = line.split_once("] ").map_or(line, |(_, text)| text);
+    if LOST_PATH_LINES.iter().any(|known| text.starts_with(known)) {
+        return true;
+    }
+    if let Some(rest) = text.strip_prefix("device-mapper: multipath: ") {
+        return rest
+            .split_once(": ")
+            .is_some_and(|(_, said)| PATH_EVENTS.iter().any(|k| said.starts_with(k)));
+    }
+    match text.split_once(": ") {
+        Some((device, said)) if device.starts_with("sd ") => {
+            said == OFFLINE_LINE || said.contains(LATE_COMMAND)
+        }
+        Some((device, said)) => device.starts_with("scsi host") && said.starts_with(SRP_ATTEMPT),
+        None => false,
+    }
 }
 
 /// Whether it is one of the lines of nvme, nvme_rdma, nvmet and ib_srp that belong to the other side going away and coming back.
@@ -188,6 +233,29 @@ mod tests {
             "kern  :warn  : [  305.963242] nvme nvme0: Identify namespace failed (status=0x4002)",
         ] {
             assert!(!reconnects(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_lost_path_may_fail_and_the_map_may_not() {
+        let case = Case { loses_paths: true, ..Case::new("case", "", |_| Ok(())) };
+        let lost = [
+            "kern  :warn  : [  150.7] device-mapper: multipath: 253:0: Failing path 8:16.",
+            "kern  :err   : [   88.5] I/O error, dev sda, sector 59606 op 0x1:(WRITE) flags 0xca00 phys_seg 3 prio class 2",
+            "kern  :err   : [   88.5] sd 0:0:0:0: rejecting I/O to offline device",
+            "kern  :err   : [  972.5] sd 0:0:0:0: [sda] tag#51 timing out command, waited 15s",
+            "kern  :err   : [  624.6] scsi host0: reconnect attempt 1 failed (-34)",
+        ];
+        for line in lost {
+            assert!(!bad(line, &case), "{line}");
+            assert!(bad(line, &Case { loses_paths: false, ..case.clone() }), "{line}");
+        }
+        for line in [
+            "kern  :err   : [   88.5] I/O error, dev dm-0, sector 59606 op 0x1:(WRITE) flags 0xca00 phys_seg 3 prio class 2",
+            "kern  :err   : [   88.5] Buffer I/O error on dev dm-0, logical block 7, async page read",
+            "kern  :err   : [   88.5] device-mapper: multipath: 253:0: something else",
+        ] {
+            assert!(bad(line, &case), "{line}");
         }
     }
 

@@ -34,6 +34,12 @@ pub fn address(number: u8, family: Family) -> IpAddr {
     }
 }
 
+/// The same with its prefix's length.
+fn with_prefix(number: u8, family: Family) -> String {
+    let length = if family == Family::V4 { 24 } else { 64 };
+    format!("{}/{length}", address(number, family))
+}
+
 /// The host's number; guests A and B are 11 and 12.
 pub const HOST: u8 = 1;
 
@@ -58,13 +64,12 @@ impl Lab {
         let lab = Lab { namespace, image: image.to_path_buf(), folder: folder.to_path_buf(), mtu };
         system(Command::new("ip").args(["netns", "add", &lab.namespace]))?;
         let mtu = mtu.to_string();
-        let (v4, v6) = (address(HOST, Family::V4), address(HOST, Family::V6));
         lab.ip(&["link", "set", "lo", "up"])?;
         let bridge = ["type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0"];
         lab.ip(&[&["link", "add", BRIDGE], &bridge[..]].concat())?;
         lab.ip(&["link", "set", BRIDGE, "mtu", &mtu, "up"])?;
-        lab.ip(&["addr", "add", &format!("{v4}/24"), "dev", BRIDGE])?;
-        lab.ip(&["addr", "add", &format!("{v6}/64"), "dev", BRIDGE, "nodad"])?;
+        lab.give_address(Family::V4)?;
+        lab.give_address(Family::V6)?;
         Ok(lab)
     }
 
@@ -96,6 +101,17 @@ impl Lab {
     /// Puts it back.
     pub fn plug(&self, guest: &Guest) -> Result<(), String> {
         self.ip(&["link", "set", &format!("tap-{}", guest.name), "master", BRIDGE])
+    }
+
+    /// Gives the host its address of a family.
+    pub fn give_address(&self, family: Family) -> Result<(), String> {
+        let more = if family == Family::V4 { &[][..] } else { &["nodad"] };
+        self.ip(&[&["addr", "add", &with_prefix(HOST, family), "dev", BRIDGE], more].concat())
+    }
+
+    /// Takes it away: what is sent there is not answered, and nothing says so.
+    pub fn lose_address(&self, family: Family) -> Result<(), String> {
+        self.ip(&["addr", "del", &with_prefix(HOST, family), "dev", BRIDGE])
     }
 
     /// A command that runs on the host's side of the bridge.

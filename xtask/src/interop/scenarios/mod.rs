@@ -4,6 +4,7 @@
 mod iscsi_initiator;
 mod iscsi_target;
 mod kernel;
+mod multipath;
 mod nvme_attach;
 mod nvme_initiator;
 mod nvme_target;
@@ -32,6 +33,8 @@ pub struct Case {
     pub two_guests: bool,
     /// Whether the guest's nvme driver is expected to lose its target and come back.
     pub reconnects: bool,
+    /// Whether the guest's disk is a map of several paths, of which one at a time is lost; then its drivers reconnect, too.
+    pub loses_paths: bool,
     /// Whether the guest's target is expected to refuse logins.
     pub refuses: bool,
     /// Whether it shows an error of Linux's own, with nothing of ours in it: then only what may never be in a log is judged.
@@ -55,6 +58,7 @@ impl Case {
             registers: true,
             two_guests: false,
             reconnects: false,
+            loses_paths: false,
             refuses: false,
             proof: false,
             sample: false,
@@ -86,6 +90,10 @@ impl Case {
 
     fn reconnecting(self) -> Case {
         Case { reconnects: true, ..self }
+    }
+
+    fn losing_paths(self) -> Case {
+        Case { loses_paths: true, ..self.reconnecting() }
     }
 
     fn refusing(self) -> Case {
@@ -152,6 +160,7 @@ pub fn all() -> Vec<Case> {
         iscsi_target::cases(),
         iscsi_initiator::cases(),
         srp::cases(),
+        multipath::cases(),
     ]
     .into_iter()
     .flatten()
