@@ -31,7 +31,10 @@ pub fn cases() -> Vec<Case> {
     };
     let kill =
         |name| Case::new(name, "kill -9 of the target under I/O; open-iscsi comes back", kill).reconnecting();
-    let persist = |name| Case::new(name, "reservations: two initiators, every type, by sg_persist", persist);
+    let persist = |name| {
+        Case::new(name, "reservations: two initiators, every type; APTPL and kill -9 of the target", persist)
+            .reconnecting()
+    };
     vec![
         Case::new("iscsi-target-tcp", about, use_target).tcp().in_sample(),
         iser().in_sample(),
@@ -208,11 +211,23 @@ fn kill_and_return(bench: &Bench, file: &Path) -> Result<(), String> {
     ours::end_serve(second)
 }
 
+/// What APTPL keeps is on the target's disk: it is killed, and the next one has it.
 fn persist(bench: &mut Bench) -> Result<(), String> {
-    let target = serve(bench, "serve", "ram:64MiB")?;
+    let file = bench.folder.join("disk");
+    let backend = format!("file:{},size=64MiB", file.display());
+    let on_disks =
+        |script: &str| bench.a.ok_within(&format!("bash /lab/{script} $(cat /run/iscsi-disks)"), LIMIT);
+    let first = serve(bench, "serve-1", &backend)?;
     script(bench, "iscsi-two.sh", "")
-        .and_then(|()| bench.a.ok_within("bash /lab/persist.sh $(cat /run/iscsi-disks)", LIMIT))
+        .and_then(|()| on_disks("persist.sh"))
+        .and_then(|_| on_disks("persist-keep.sh set"))
+        .map_err(|why| ours::with_words_of(&first, &why))?;
+    first.signal(Signal::KILL);
+    first.end(Duration::from_secs(10));
+    let second = serve(bench, "serve-2", &backend)?;
+    on_disks("persist-keep.sh check")
         .and_then(|_| script(bench, "iscsi-two.sh", "logout"))
-        .map_err(|why| ours::with_words_of(&target, &why))?;
-    ours::end_serve(target)
+        .map_err(|why| ours::with_words_of(&second, &why))?;
+    let _ = std::fs::remove_file(&file);
+    ours::end_serve(second)
 }

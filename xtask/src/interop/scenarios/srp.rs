@@ -26,7 +26,8 @@ pub fn cases() -> Vec<Case> {
     let fio = || Case::new("srp-target-fio", "ib_srp: fio --verify=crc32c, random 512 B to 8 MiB, 10 s", fio);
     let many =
         || Case::new("srp-target-many", "ib_srp without registrations: 255 descriptors and more, fio", many);
-    let persist = Case::new("srp-target-persist", "reservations: two initiator ports, every type", persist);
+    let persist =
+        Case::new("srp-target-persist", "reservations: two initiator ports, every type; APTPL", persist);
     let kill = || Case::new("srp-target-kill", "kill -9 of the target under I/O; ib_srp comes back", kill);
     let refused =
         || Case::new("srp-target-refused", "ib_srp with a wrong id_ext: the reason in words", refused);
@@ -39,7 +40,7 @@ pub fn cases() -> Vec<Case> {
         fio(),
         fio().v6().jumbo(),
         many().in_sample(),
-        persist,
+        persist.reconnecting(),
         kill().reconnecting().in_sample(),
         refused().reconnecting().in_sample(),
         io().in_sample(),
@@ -98,17 +99,30 @@ fn fio(bench: &mut Bench) -> Result<(), String> {
     })
 }
 
-/// Two initiator ports of one host, and so two initiators to a reservation.
+/// Two initiator ports of one host, and so two initiators to a reservation. What APTPL keeps is on the target's disk: it is killed,
+/// and the next one has it.
 fn persist(bench: &mut Bench) -> Result<(), String> {
-    with_target(bench, "ram:64MiB", |bench| {
-        login(bench, "")?;
-        let second = format!(
-            "bash /lab/srp-second.sh id_ext={EXT},ioc_guid={GUID},initiator_ext=0000000000000002 {}",
-            bench.host_address()
-        );
-        bench.a.ok_within(&second, LIMIT)?;
-        on_disk(bench, "bash /lab/persist.sh $disk $(cat /run/srp-second)")
-    })
+    let file = bench.folder.join("disk");
+    let backend = format!("file:{},size=64MiB", file.display());
+    let on_disks = |script: &str| on_disk(bench, &format!("bash /lab/{script} $disk $(cat /run/srp-second)"));
+    let first = serve(bench, "serve-1", &backend)?;
+    let second = format!(
+        "bash /lab/srp-second.sh id_ext={EXT},ioc_guid={GUID},initiator_ext=0000000000000002 {}",
+        bench.host_address()
+    );
+    login(bench, "")
+        .and_then(|_| bench.a.ok_within(&second, LIMIT))
+        .and_then(|_| on_disks("persist.sh"))
+        .and_then(|()| on_disks("persist-keep.sh set"))
+        .map_err(|why| ours::with_words_of(&first, &why))?;
+    first.signal(Signal::KILL);
+    first.end(Duration::from_secs(10));
+    let second = serve(bench, "serve-2", &backend)?;
+    on_disks("persist-keep.sh check")
+        .and_then(|()| bench.a.ok("bash /lab/srp-logout.sh").map(drop))
+        .map_err(|why| ours::with_words_of(&second, &why))?;
+    let _ = std::fs::remove_file(&file);
+    ours::end_serve(second)
 }
 
 /// Without registrations every page is a descriptor. First with tables that the command holds, then with tables that the target
