@@ -189,7 +189,7 @@ fn suite(name: &str, flags: &[&str]) -> Result<Outcome, String> {
 }
 
 /// How many of the lines `name: reason` are skips that nobody has given a reason for; tells of each.
-fn beside_the_list(lines: &str) -> usize {
+pub fn beside_the_list(lines: &str) -> usize {
     let unlisted = skips::unlisted(lines);
     for line in &unlisted {
         println!("    skipped, which docs/skips.md does not list: {line}");

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::report::Row;
+use super::storage;
 use crate::interop;
 use crate::shell;
 use crate::test::{Outcome, Tally};
@@ -111,6 +112,15 @@ pub fn sample() -> Result<Outcome, String> {
     }
     judge("idle-connections", idle(CONNECTIONS_IN_CI));
     judge("fabric-hops", hops());
+    let (storage, left_out) = storage::sample();
+    for (name, outcome) in storage {
+        judge(name, outcome);
+    }
+    for line in &left_out {
+        println!("    skipped {line}");
+        tally.skipped += 1;
+        tally.failed += crate::test::beside_the_list(line);
+    }
     Ok(Outcome::Counted(tally))
 }
 
