@@ -414,11 +414,7 @@ target!(iscsi_session_initiator, stream(), |bytes| {
     let mut session = host::Session::new(Instant::now(), &login, host::SessionOptions::default());
     let commands = 5;
     for _ in 0..commands {
-        session.command(host::Command {
-            cdb: [0x28; 10].into_iter().collect(),
-            data_in: 512,
-            ..host::Command::default()
-        });
+        session.command(host::Command { cdb: [0x28; 16], data_in: 512, ..host::Command::default() });
     }
     session.manage(TaskFunction::LunReset, 0);
     let mut done = 0;

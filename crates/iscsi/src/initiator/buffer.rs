@@ -3,6 +3,7 @@
 //! Over RDMA it is registered once, and each command opens to the target just the part that it transfers, for as long as it runs
 //! (RFC 7145 §9.3). On a stream it is ordinary memory that data is copied through.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,11 +13,10 @@ use everywire_verbs::{Access, MemoryRegion, Pd, VerbsError};
 /// Memory for data of commands. Cheap to clone; a command that its caller no longer waits for may use it until its session ends.
 #[derive(Clone)]
 pub struct Buffer {
-    memory: Memory,
+    memory: Rc<Memory>,
     len: usize,
 }
 
-#[derive(Clone)]
 enum Memory {
     Plain(Arc<SharedBuffer>),
     Registered(MemoryRegion),
@@ -29,7 +29,7 @@ impl Buffer {
             Some(pd) => Memory::Registered(pd.register(len, Access::LOCAL_WRITE)?),
             None => Memory::Plain(SharedBuffer::new(vec![0; len])),
         };
-        Ok(Buffer { memory, len })
+        Ok(Buffer { memory: Rc::new(memory), len })
     }
 
     /// Length in bytes.
@@ -48,7 +48,7 @@ impl Buffer {
     /// They are not all inside.
     pub fn read_at(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        match &self.memory {
+        match &*self.memory {
             Memory::Plain(memory) => memory.load(at, into),
             Memory::Registered(region) => region.read_at(at, into).expect("checked above"),
         }
@@ -60,7 +60,7 @@ impl Buffer {
     /// They are not all inside.
     pub fn write_at(&self, at: usize, from: &[u8]) {
         self.check(at, from.len());
-        match &self.memory {
+        match &*self.memory {
             Memory::Plain(memory) => memory.store(at, from),
             Memory::Registered(region) => region.write_at(at, from).expect("checked above"),
         }
@@ -100,10 +100,10 @@ impl Span {
         self.len == 0
     }
 
-    /// Where it is, if that is registered in `pd`.
-    pub(crate) fn registered(&self, pd: &Pd) -> Option<(MemoryRegion, usize)> {
-        match &self.buffer.memory {
-            Memory::Registered(region) if region.pd().same(pd) => Some((region.clone(), self.at)),
+    /// Where it is, if that is registered in the protection domain `pd`.
+    pub(crate) fn registered(&self, pd: &Pd) -> Option<(&MemoryRegion, usize)> {
+        match &*self.buffer.memory {
+            Memory::Registered(region) if region.pd().same(pd) => Some((region, self.at)),
             _ => None,
         }
     }

@@ -59,14 +59,6 @@ impl Transfer {
             _ => Bytes::new(),
         }
     }
-
-    /// Memory of its caller's that it uses.
-    pub(crate) fn span(&self) -> Option<&Span> {
-        match self {
-            Transfer::Into(span) | Transfer::From(span) => Some(span),
-            _ => None,
-        }
-    }
 }
 
 /// A command's end.
@@ -209,7 +201,11 @@ impl Work {
             return Err(IscsiError::Argument(format!("a CDB of {} bytes", cdb.len())));
         }
         let (data_out, data_in) = (len(transfer.data_out())?, len(transfer.data_in())?);
-        let command = Command { lun, cdb: cdb.into(), attribute: 1, data_out, data_in };
+        let mut first = [0; 16];
+        let (head, more) = cdb.split_at(cdb.len().min(first.len()));
+        first[..head.len()].copy_from_slice(head);
+        let more_cdb = Bytes::copy_from_slice(more);
+        let command = Command { lun, cdb: first, more_cdb, attribute: 1, data_out, data_in };
         match self.submit(Job::Command(command, transfer), cell).await? {
             Answer::Command(completion) => Ok(completion),
             _ => Err(IscsiError::Ended),

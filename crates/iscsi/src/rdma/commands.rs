@@ -18,7 +18,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::link::{Link, message};
 use super::{ControlHeader, HEADER_LEN, Header, Tagged};
-use crate::initiator::Transfer;
+use crate::initiator::{Span, Transfer};
 use crate::keys::Params;
 use crate::pdu::{self, BHS_LEN, DataOut, FINAL, NO_TAG, Pdu};
 use crate::session::initiator::{Failure, Session, Status};
@@ -57,22 +57,22 @@ enum Place {
     Nowhere,
     /// In a buffer of the pool.
     Pooled(PoolBuf),
-    /// In its caller's memory, from a byte on.
-    Lent(MemoryRegion, usize),
+    /// In its caller's memory, which is registered.
+    Lent(Span),
 }
 
 impl Place {
-    fn region(&self) -> Option<(&MemoryRegion, usize)> {
+    fn region(&self, pd: &Pd) -> Option<(&MemoryRegion, usize)> {
         match self {
             Place::Nowhere => None,
             Place::Pooled(buffer) => Some((buffer.pool().region(), buffer.at())),
-            Place::Lent(region, at) => Some((region, *at)),
+            Place::Lent(span) => span.registered(pd),
         }
     }
 
     /// A copy of `len` bytes from byte `from`.
-    fn read(&self, from: usize, len: usize) -> Vec<u8> {
-        let bytes = self.region().map(|(region, at)| region.read_vec(at + from, len));
+    fn read(&self, pd: &Pd, from: usize, len: usize) -> Vec<u8> {
+        let bytes = self.region(pd).map(|(region, at)| region.read_vec(at + from, len));
         bytes.map_or_else(Vec::new, |bytes| bytes.expect("a command's data lies inside its region"))
     }
 }
@@ -107,20 +107,24 @@ impl Memory {
         &self.pd
     }
 
-    /// Where a command's data of `len` bytes is to lie, with what goes in its place; `None` while the pool has no buffer for it.
-    fn place(&self, data: &Transfer, len: usize) -> Result<Option<Place>, String> {
+    /// Where a command's data of `len` bytes is to lie, with what goes in its place; the data back while
+    /// the pool has no buffer for it.
+    fn place(&self, data: Transfer, len: usize) -> Result<Place, Transfer> {
         if len == 0 {
-            return Ok(Some(Place::Nowhere));
+            return Ok(Place::Nowhere);
         }
-        if let Some((region, at)) = data.span().and_then(|span| span.registered(&self.pd)) {
-            return Ok(Some(Place::Lent(region, at)));
-        }
-        let Some(buffer) = self.pool.take(len) else { return Ok(None) };
+        let data = match data {
+            Transfer::Into(span) | Transfer::From(span) if span.registered(&self.pd).is_some() => {
+                return Ok(Place::Lent(span));
+            }
+            other => other,
+        };
+        let Some(buffer) = self.pool.take(len) else { return Err(data) };
         if data.data_out() > 0 {
             let written = self.pool.region().write_at(buffer.at(), &data.out());
-            written.map_err(|e| e.to_string())?;
+            written.expect("a buffer lies inside its pool");
         }
-        Ok(Some(Place::Pooled(buffer)))
+        Ok(Place::Pooled(buffer))
     }
 }
 
@@ -176,19 +180,22 @@ impl Commands {
         poke: &Notify,
     ) -> Result<(), String> {
         while let (Some(itt), Some(&slot)) = (session.startable(), self.free.last()) {
-            let data = self.data.get(&itt).unwrap_or(&Transfer::None);
+            let data = self.data.remove(&itt).unwrap_or(Transfer::None);
             let (out, want) = (data.data_out(), data.data_in());
             let len = out.max(want);
             if len > MAX_BUFFER {
                 session.refuse(itt, Failure::TooLong { len, most: MAX_BUFFER });
                 continue;
             }
-            let Some(place) = self.memory.place(data, len)? else {
-                self.memory.pool.wait(poke);
-                return Ok(());
+            let place = match self.memory.place(data, len) {
+                Ok(place) => place,
+                Err(data) => {
+                    self.data.insert(itt, data);
+                    self.memory.pool.wait(poke);
+                    return Ok(());
+                }
             };
             let Some((itt, pdu)) = session.start(now) else { return Ok(()) };
-            self.data.remove(&itt);
             self.free.pop();
             self.by_tag.insert(itt, slot);
             self.slots[usize::from(slot)] = Slot { itt, want, place, ..Slot::default() };
@@ -221,13 +228,13 @@ impl Commands {
         head.extend_from_slice(&pdu.ahs);
         let at = usize::from(slot) * HEAD;
         self.heads.write_at(at, &head).map_err(|e| e.to_string())?;
-        let mut wr = SendWr::new(0, SendOp::Send).with_sges([self.heads.sge(at..at + head.len())]);
+        let mut wr = SendWr::new(0, SendOp::Send).with_sge(self.heads.sge(at..at + head.len()));
         wr.solicited = true;
         if immediate > 0
-            && let Some((region, at)) = self.slots[usize::from(slot)].place.region()
+            && let Some((region, at)) = self.slots[usize::from(slot)].place.region(&self.memory.pd)
         {
             // The head goes from its own memory, the data from where it lies.
-            wr = wr.with_sges([region.sge(at..at + immediate)]);
+            wr = wr.with_sge(region.sge(at..at + immediate));
         }
         match door {
             Some((_, open)) => link.push([open, wr], Done::Command(slot)),
@@ -239,7 +246,7 @@ impl Commands {
     /// Opens what the target is to reach of a slot's data.
     fn open(&mut self, slot: u16, out: usize, unsolicited: usize) -> Option<(Tagged, SendWr)> {
         let s = &mut self.slots[usize::from(slot)];
-        let (region, at) = s.place.region()?;
+        let (region, at) = s.place.region(&self.memory.pd)?;
         let (from, to, access) = match out {
             0 => (0, s.want, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
             len => (unsolicited, len, Access::REMOTE_READ),
@@ -285,7 +292,7 @@ impl Commands {
                 data_sn,
                 offset: at as u32,
             };
-            let pdu = Pdu::with_data(header, place.read(at, end - at));
+            let pdu = Pdu::with_data(header, place.read(&self.memory.pd, at, end - at));
             let bytes = message(&Header::Control(ControlHeader::default()), Some(&pdu));
             link.send(None, SendOp::Send, bytes, Done::Sent)?;
             (at, data_sn) = (end, data_sn + 1);
@@ -363,9 +370,9 @@ impl Commands {
             _ => 0,
         };
         let data = match &s.place {
-            Place::Pooled(_) => s.place.read(0, came),
+            Place::Pooled(_) => s.place.read(&self.memory.pd, 0, came),
             // It lies where it is wanted.
-            Place::Lent(..) | Place::Nowhere => Vec::new(),
+            Place::Lent(_) | Place::Nowhere => Vec::new(),
         };
         s.told = true;
         let itt = s.itt;

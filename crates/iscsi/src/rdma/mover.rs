@@ -200,7 +200,7 @@ impl Mover {
         // What came unasked is all before `from`.
         let skip = if self.peer.solicited_only { 0 } else { from as u64 };
         let read = SendWr::new(0, SendOp::Read { remote: remote(tag, skip) })
-            .with_sges([memory.buffer.sge(from, (to - from) as u32)]);
+            .with_sge(memory.buffer.sge(from, (to - from) as u32));
         link.push([read], Done::Fetched { task, _memory: memory.clone() });
     }
 
@@ -221,7 +221,7 @@ impl Mover {
             _ if response.data_in == 0 => None,
             (Some(memory), Some(tag)) => {
                 let write = SendWr::new(0, SendOp::Write { remote: remote(tag, 0) });
-                Some(write.with_sges([memory.buffer.sge(0, response.data_in as u32)]))
+                Some(write.with_sge(memory.buffer.sge(0, response.data_in as u32)))
             }
             _ => {
                 return Err(format!(

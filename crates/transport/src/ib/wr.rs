@@ -173,6 +173,13 @@ impl SendWr {
         self
     }
 
+    /// The same with one more segment.
+    #[inline]
+    pub fn with_sge(mut self, sge: Sge) -> SendWr {
+        self.sges.push(sge);
+        self
+    }
+
     /// The same with inline payload.
     pub fn with_inline(mut self, bytes: impl Into<Vec<u8>>) -> SendWr {
         self.inline = Some(bytes.into());

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use everywire_verbs::ids::IdMap;
 
 use super::before;
-use super::scsi::{Cdb, Residual};
+use super::scsi::Residual;
 use crate::keys::Params;
 use crate::login::initiator::LoggedIn;
 use crate::pdu::{
@@ -31,8 +31,10 @@ pub const MAX_QUEUED: usize = 4096;
 pub struct Command {
     /// Logical unit, as in the PDU (SAM-5 §4.7).
     pub lun: u64,
-    /// The CDB.
-    pub cdb: Cdb,
+    /// The CDB's first 16 bytes; a shorter one ends in zeroes.
+    pub cdb: [u8; 16],
+    /// What is behind them (RFC 7143 §11.2.2.3).
+    pub more_cdb: Bytes,
     /// Task attribute: 1 simple, 2 ordered, 3 head of queue.
     pub attribute: u8,
     /// Bytes to send.
@@ -239,11 +241,7 @@ impl Session {
             flags |= ScsiCommand::WRITE;
         }
         let both = command.data_in > 0 && command.data_out > 0;
-        let mut cdb = [0; 16];
-        let (first, more) = command.cdb.split_at(command.cdb.len().min(16));
-        cdb[..first.len()].copy_from_slice(first);
-        let ahs =
-            Ahs { more_cdb: Bytes::copy_from_slice(more), read_length: both.then_some(command.data_in) };
+        let ahs = Ahs { more_cdb: command.more_cdb.clone(), read_length: both.then_some(command.data_in) };
         let header = ScsiCommand {
             flags,
             lun: command.lun,
@@ -251,7 +249,7 @@ impl Session {
             edtl: if command.data_out > 0 { command.data_out } else { command.data_in },
             cmd_sn: self.cmd_sn,
             exp_stat_sn: self.exp_stat_sn,
-            cdb,
+            cdb: command.cdb,
         };
         Pdu { ahs: ahs.emit(), ..Pdu::new(header) }
     }
