@@ -124,10 +124,11 @@ impl Disk {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let done = match self.execute(cdb, transfer.clone()).await {
-                Err(IscsiError::Request(Failure::Aborted)) if attempts < ATTEMPTS => continue,
-                other => other?,
-            };
+            let done =
+                match self.session.work.command(self.lun, cdb, transfer.clone(), None)?.completion().await {
+                    Err(IscsiError::Request(Failure::Aborted)) if attempts < ATTEMPTS => continue,
+                    other => other?,
+                };
             let again = match done.status {
                 0 => return Ok(done),
                 BUSY | TASK_SET_FULL | TASK_ABORTED => true,

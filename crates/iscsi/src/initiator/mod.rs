@@ -260,7 +260,7 @@ impl Initiator {
     /// # Errors
     /// No status came: see [`IscsiError`]. A status other than GOOD is no error here.
     pub async fn execute(&self, lun: u64, cdb: &[u8], transfer: Transfer) -> Result<Completion, IscsiError> {
-        self.work.command(lun, cdb, transfer, None).await
+        self.work.command(lun, cdb, transfer, None)?.completion().await
     }
 
     /// The same; `tag` names it to [`Initiator::abort`].
@@ -274,7 +274,7 @@ impl Initiator {
         transfer: Transfer,
         tag: &TagCell,
     ) -> Result<Completion, IscsiError> {
-        self.work.command(lun, cdb, transfer, Some(tag)).await
+        self.work.command(lun, cdb, transfer, Some(tag))?.completion().await
     }
 
     /// ABORT TASK of a command; [`TaskResult::NoTask`] if it has ended. Its caller has its end before this has its answer, but for data

@@ -144,9 +144,23 @@ pub(crate) struct Work {
 }
 
 /// Gives up what its caller stops waiting for.
-struct Waiting<'a> {
+pub(super) struct Waiting<'a> {
     work: &'a Work,
     slot: Rc<Slot>,
+}
+
+impl Waiting<'_> {
+    async fn answer(self) -> Result<Answer, IscsiError> {
+        self.slot.wait().await
+    }
+
+    /// The end of a command.
+    pub(super) async fn completion(self) -> Result<Completion, IscsiError> {
+        match self.answer().await? {
+            Answer::Command(completion) => Ok(completion),
+            _ => Err(IscsiError::Ended),
+        }
+    }
 }
 
 impl Drop for Waiting<'_> {
@@ -161,7 +175,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Work {
-    async fn submit(&self, job: Job, cell: Option<&TagCell>) -> Result<Answer, IscsiError> {
+    /// Puts something in line. No part of this waits, so that what is asked for is moved once.
+    fn put(&self, job: Job, cell: Option<&TagCell>) -> Result<Waiting<'_>, IscsiError> {
         if let Some(error) = &*self.ended.borrow() {
             return Err(error.clone());
         }
@@ -180,20 +195,18 @@ impl Work {
             *cell.0.borrow_mut() = Some(slot.clone());
         }
         self.unsent.borrow_mut().push_back(slot.clone());
-        let waiting = Waiting { work: self, slot: slot.clone() };
         self.poke.notify_one();
-        let answer = slot.wait().await;
-        drop(waiting);
-        answer
+        Ok(Waiting { work: self, slot })
     }
 
-    pub(super) async fn command(
+    /// Puts a command in line.
+    pub(super) fn command(
         &self,
         lun: u64,
         cdb: &[u8],
         transfer: Transfer,
         cell: Option<&TagCell>,
-    ) -> Result<Completion, IscsiError> {
+    ) -> Result<Waiting<'_>, IscsiError> {
         let len = |len: usize| {
             u32::try_from(len).map_err(|_| IscsiError::Argument(format!("{len} bytes in one command")))
         };
@@ -206,14 +219,11 @@ impl Work {
         first[..head.len()].copy_from_slice(head);
         let more_cdb = Bytes::copy_from_slice(more);
         let command = Command { lun, cdb: first, more_cdb, attribute: 1, data_out, data_in };
-        match self.submit(Job::Command(command, transfer), cell).await? {
-            Answer::Command(completion) => Ok(completion),
-            _ => Err(IscsiError::Ended),
-        }
+        self.put(Job::Command(command, transfer), cell)
     }
 
     pub(super) async fn manage(&self, function: TaskFunction, lun: u64) -> Result<TaskResult, IscsiError> {
-        match self.submit(Job::Manage(function, lun), None).await? {
+        match self.put(Job::Manage(function, lun), None)?.answer().await? {
             Answer::Managed(result) => Ok(result),
             _ => Err(IscsiError::Ended),
         }
@@ -228,7 +238,7 @@ impl Work {
             slot.fill(Err(Failure::Aborted.into()));
             return Ok(TaskResult::Complete);
         }
-        match self.submit(Job::Abort(slot), None).await? {
+        match self.put(Job::Abort(slot), None)?.answer().await? {
             Answer::Managed(result) => Ok(result),
             _ => Err(IscsiError::Ended),
         }
@@ -239,7 +249,7 @@ impl Work {
         data: Bytes,
         tag: Option<u32>,
     ) -> Result<(Bytes, Option<u32>), IscsiError> {
-        match self.submit(Job::Text(data, tag), None).await? {
+        match self.put(Job::Text(data, tag), None)?.answer().await? {
             Answer::Text(data, more) => Ok((data, more)),
             _ => Err(IscsiError::Ended),
         }

@@ -6,13 +6,15 @@
 use everywire_transport::memory::{Access, AccessError, FastRegister, PdId};
 use everywire_wire::{Qpn, RKey};
 
-use super::{CHANGING, Entry, KeyTable, Kind, Piece, REMOTE, WindowType};
+use super::{CHANGING, KeyTable, Kind, Piece, REMOTE, WindowType};
 
 impl KeyTable {
     /// A Fast Register work request.
     pub(super) fn register_fast(&mut self, pd: PdId, reg: &FastRegister) -> Result<(), AccessError> {
-        let (max_pages, old) = match self.entry_mut(reg.mr.0, pd)? {
-            Entry { kind: Kind::Fast { max_pages, valid: false, .. }, .. } => (*max_pages, reg.mr.0),
+        let old = reg.mr.0;
+        // The list of pieces is the one that the last registration had.
+        let (max_pages, mut pieces) = match &mut self.entry_mut(old, pd)?.kind {
+            Kind::Fast { max_pages, valid: false, pieces } => (*max_pages, std::mem::take(pieces)),
             _ => return Err(AccessError::BadState), // IBTA §10.6.4.6: the region must be free
         };
         if reg.new_key.0 >> 8 != old >> 8 {
@@ -26,10 +28,6 @@ impl KeyTable {
         }
         let base = if reg.access.contains(Access::ZERO_BASED) { 0 } else { reg.iova };
         base.checked_add(reg.length).ok_or(AccessError::OutOfBounds)?;
-        let mut pieces = match &mut self.entry_mut(old, pd)?.kind {
-            Kind::Fast { pieces, .. } => std::mem::take(pieces),
-            _ => Vec::new(),
-        };
         self.fast_pieces(pd, reg, max_pages, &mut pieces)?;
         let entry = self.entry_mut(old, pd)?;
         entry.tag = reg.new_key.0 as u8;
