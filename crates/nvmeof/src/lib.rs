@@ -8,7 +8,6 @@
 
 pub mod nqn;
 pub mod pdu;
-mod peer_log;
 pub mod rdma;
 mod scoped;
 pub mod target;

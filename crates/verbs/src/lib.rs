@@ -31,6 +31,7 @@ pub mod memory;
 mod mr;
 mod multicast;
 mod pd;
+pub mod peer_log;
 pub mod pool;
 mod qp;
 mod qp_env;

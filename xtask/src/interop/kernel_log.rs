@@ -108,6 +108,7 @@ const LOST_QUEUE_LINES: &[&str] = &[
     "nvmet_rdma: received IB QP event: QP fatal error (1)",
     "iser: iser_qp_event_callback: qp event send queue drained (5)",
     "iser: iser_qp_event_callback: qp event QP fatal error (1)",
+    "iser: iser_qp_event_callback: qp event QP request error (2)",
     "iser: iser_route_handler: failure connecting: -111",
 ];
 

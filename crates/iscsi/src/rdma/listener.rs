@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
+use everywire_verbs::peer_log::About;
 use everywire_verbs::rt::{Either, Notify, select};
 use everywire_verbs::{
     Access, CmError, ConnParam, ConnectRequest, Device, ListenOptions, Listener, Pd, QpType, RejReason,
@@ -131,7 +132,9 @@ impl Entrance {
             Ok(ends) => return self.accept(request, ends),
             Err(why) => why,
         };
-        tracing::warn!("{peer}: iSER connection refused: {refused}");
+        if self.target.may_log(About::Trouble) {
+            tracing::warn!("{peer}: iSER connection refused: {refused}");
+        }
         if let Err(error) = request.reject_with(RejReason::NoResources, &[]) {
             tracing::debug!("{error}");
         }

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use everywire_verbs::SendOp;
+use everywire_verbs::peer_log::About;
 use everywire_verbs::rt::Notify;
 
 use super::link::{Came, Event, Link, MAX_DATA, Message, message};
@@ -100,11 +101,18 @@ impl Connection {
                 let (who, tsih) = (established.identity.initiator.clone(), established.tsih);
                 let order = target.take_place(tsih).await;
                 let (peer, portal) = (self.peer, self.portal);
-                tracing::info!("{who} at {peer} logged in by {portal}, iSER: {}", established.identity.kind);
+                if target.may_log(About::Event) {
+                    tracing::info!(
+                        "{who} at {peer} logged in by {portal}, iSER: {}",
+                        established.identity.kind
+                    );
+                }
                 let why = self.session(*established, &order).await;
                 self.link.settle(rt.now() + linger).await;
                 target.ended(tsih, &order);
-                tracing::info!("{who} at {peer}: session ended: {why}");
+                if target.may_log(About::Event) {
+                    tracing::info!("{who} at {peer}: session ended: {why}");
+                }
                 if self.logged_out {
                     // Linux's siw takes a SEND for failed whose connection the answer's sender has closed at once.
                     self.link.gone(rt.now() + linger).await;
@@ -157,7 +165,7 @@ impl Connection {
                     self.say(&reply)?;
                     let who =
                         login.initiator().map_or_else(|| "an initiator".to_owned(), ToString::to_string);
-                    if refusal.status != LoginStatus::Success {
+                    if refusal.status != LoginStatus::Success && target.may_log(About::Trouble) {
                         let peer = self.peer;
                         tracing::warn!("{who} at {peer}: login refused: {}: {}", refusal.status, refusal.why);
                     }

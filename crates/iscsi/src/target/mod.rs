@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use everywire_verbs::peer_log::{About, PeerLog};
 use everywire_verbs::rt::Rt;
 
 pub use access::{Rule, Subnet};
@@ -94,6 +95,8 @@ struct Shared {
     nodes: RefCell<Vec<Node>>,
     portals: RefCell<Vec<Portal>>,
     registry: RefCell<Registry>,
+    /// What initiators provoke is their choice: so many lines a second of it are written.
+    log: Rc<PeerLog>,
 }
 
 impl Target {
@@ -103,8 +106,12 @@ impl Target {
     /// [`ConfigError`] if the discovery secrets make no sense.
     pub fn new(rt: Rt, options: TargetOptions) -> Result<Target, ConfigError> {
         options.discovery_chap.check().map_err(|e| ConfigError::Chap("discovery".to_owned(), e))?;
+        let log = Rc::new(PeerLog::default());
+        let (its_rt, kept) = (rt.clone(), log.clone());
+        rt.spawn(async move { kept.keep(&its_rt, &"iSCSI target").await });
         Ok(Target(Rc::new(Shared {
             rt,
+            log,
             options,
             nodes: RefCell::default(),
             portals: RefCell::default(),
@@ -114,6 +121,11 @@ impl Target {
 
     pub(crate) fn rt(&self) -> &Rt {
         &self.0.rt
+    }
+
+    /// Whether a line about a peer may be written; counted if not.
+    pub(crate) fn may_log(&self, about: About) -> bool {
+        self.0.log.may(about)
     }
 
     pub(crate) fn options(&self) -> &TargetOptions {
@@ -156,7 +168,9 @@ impl Target {
     /// Serves a TCP connection from `peer` that came by `portal` (its local address) to its end.
     pub async fn serve_tcp<S: ByteStream>(&self, stream: S, peer: SocketAddr, portal: SocketAddr) {
         if !self.enter() {
-            tracing::warn!("{peer}: too many connections; this one is closed");
+            if self.may_log(About::Trouble) {
+                tracing::warn!("{peer}: too many connections; this one is closed");
+            }
             return;
         }
         let why = tcp::target::serve(self, stream, peer, portal).await;

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
+use everywire_verbs::peer_log::About;
 use everywire_verbs::rt::{Notify, Rt};
 
 use super::mover::Mover;
@@ -113,7 +114,9 @@ pub(crate) async fn serve<S: ByteStream>(
     let params = &established.params;
     connection.framer.set(params.digests, params.max_recv);
     connection.out.set_digests(params.digests);
-    tracing::info!("{who} at {peer} logged in by {portal}: {}", established.identity.kind);
+    if target.may_log(About::Event) {
+        tracing::info!("{who} at {peer} logged in by {portal}: {}", established.identity.kind);
+    }
     let session = target.session(rt.now(), *established, peer, portal, false);
     let why = match session {
         Ok(session) => run(target, &mut connection, session, &order).await,
@@ -121,7 +124,9 @@ pub(crate) async fn serve<S: ByteStream>(
     };
     connection.flush(rt.now() + target.options().linger).await;
     target.ended(tsih, &order);
-    tracing::info!("{who} at {peer}: session ended: {why}");
+    if target.may_log(About::Event) {
+        tracing::info!("{who} at {peer}: session ended: {why}");
+    }
     why
 }
 
@@ -146,7 +151,7 @@ async fn login<S: ByteStream>(
                 connection.out.push(&reply);
                 connection.flush(until).await;
                 let who = login.initiator().map_or_else(|| "an initiator".to_owned(), ToString::to_string);
-                if refusal.status != LoginStatus::Success {
+                if refusal.status != LoginStatus::Success && target.may_log(About::Trouble) {
                     tracing::warn!("{who} at {peer}: login refused: {}: {}", refusal.status, refusal.why);
                 }
                 return Err(refusal.why);

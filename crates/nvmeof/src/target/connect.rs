@@ -17,7 +17,7 @@ use crate::pdu::discovery::text;
 use crate::pdu::fabrics::{
     CATTR_DISABLE_SQFLOW, CNTLID_DYNAMIC, Connect, ConnectData, InvalidParameter, connect_at,
 };
-use crate::peer_log::About;
+use everywire_verbs::peer_log::About;
 
 /// Refusals logged for one connection.
 const LOGGED_REFUSALS: u8 = 4;

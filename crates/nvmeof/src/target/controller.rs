@@ -16,7 +16,7 @@ use crate::Nqn;
 use crate::pdu::Status;
 use crate::pdu::log::ErrorEntry;
 use crate::pdu::properties::{CC_EN, CC_SHN, CSTS_RDY, CSTS_SHST, CSTS_SHST_COMPLETE};
-use crate::peer_log::PeerLog;
+use everywire_verbs::peer_log::PeerLog;
 
 /// Granularity of the keep alive timeout (KAS), in milliseconds.
 pub(super) const KEEP_ALIVE_GRANULARITY_MS: u32 = 1000;

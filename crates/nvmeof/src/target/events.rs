@@ -4,7 +4,7 @@ use super::controller::Controller;
 use super::{ControllerKey, QueueId, Target};
 use crate::pdu::features::{AEC_DISCOVERY_LOG, AEC_NAMESPACE_ATTRIBUTE};
 use crate::pdu::{Cqe, Status, log};
-use crate::peer_log::About;
+use everywire_verbs::peer_log::About;
 
 /// Something to do outside a command.
 #[derive(Debug, Clone, Copy)]

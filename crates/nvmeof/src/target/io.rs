@@ -14,7 +14,7 @@ use crate::pdu::Field;
 use crate::pdu::command::{DSM_DEALLOCATE, DsmRange, NSID_ALL, WRITE_ZEROES_DEALLOCATE};
 use crate::pdu::sgl::DataPointer;
 use crate::pdu::{IoOpcode, Sqe, Status};
-use crate::peer_log::{About, PeerLog};
+use everywire_verbs::peer_log::{About, PeerLog};
 
 /// A checked I/O command.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use super::{ControllerKey, QueueOrigin};
 use crate::pdu::cm::CmRequest;
-use crate::peer_log::PeerLog;
 use crate::{Nqn, Scoped};
+use everywire_verbs::peer_log::PeerLog;
 
 /// Where a queue is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

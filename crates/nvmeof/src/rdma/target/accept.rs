@@ -19,11 +19,11 @@ use super::half_open::Attempt;
 use super::{ListenError, Shared};
 use crate::pdu::cm::{CmAccept, CmRequest, CmStatus};
 use crate::pdu::{Cqe, Sqe};
-use crate::peer_log::{About, PeerLog};
 use crate::rdma::pool::DataPool;
 use crate::rdma::region::io_memory;
 use crate::scoped::{Scoped, interface_of};
 use crate::target::{Limits, QueueOrigin};
+use everywire_verbs::peer_log::{About, PeerLog};
 
 /// Receive slots start on a cache line.
 const SLOT_ALIGN: usize = 64;

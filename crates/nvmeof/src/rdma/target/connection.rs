@@ -20,8 +20,8 @@ use super::Shared;
 use super::accept::Context;
 use super::command::Slot;
 use crate::pdu::{Cqe, Sqe};
-use crate::peer_log::About;
 use crate::target::{QueueId, QueueInfo};
+use everywire_verbs::peer_log::About;
 
 /// Completions taken at once.
 const BATCH: usize = 64;

@@ -20,10 +20,10 @@ use everywire_verbs::{CmError, Device, VerbsError};
 
 use crate::Scoped;
 use crate::pdu::discovery::PRTYPE_ROCE_V2;
-use crate::peer_log::PeerLog;
 use crate::rdma::pool::DataPool;
 use crate::target::{ConfigError, Listener, QueueId, Target, TargetEvent};
 use connection::Connection;
+use everywire_verbs::peer_log::PeerLog;
 use half_open::HalfOpen;
 pub use half_open::HalfOpenCounters;
 

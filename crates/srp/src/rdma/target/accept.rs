@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use everywire_block::{IoBuf, IoMemory};
+use everywire_verbs::peer_log::About;
 use everywire_verbs::pool::{BufferPool, PoolBuf};
 use everywire_verbs::rt::{Either, Notify, select};
 use everywire_verbs::{
@@ -95,7 +96,14 @@ impl Entrance {
         match self.prepare(&request) {
             Ok(prepared) => drop(self.shared.rt.spawn(prepared.accept(request))),
             Err(refusal) => {
-                tracing::warn!("{} -> {}: login refused: {}", request.peer(), request.local(), refusal.why);
+                if self.shared.log.may(About::Trouble) {
+                    tracing::warn!(
+                        "{} -> {}: login refused: {}",
+                        request.peer(),
+                        request.local(),
+                        refusal.why
+                    );
+                }
                 if let Err(error) = request.reject(&refusal.reject.emit()) {
                     tracing::debug!("{error}");
                 }
@@ -255,7 +263,9 @@ impl Prepared {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the initiator does not complete the connection within {patience:?}"),
         };
-        tracing::warn!("{peer} -> {local}: {why}");
+        if shared.log.may(About::Trouble) {
+            tracing::warn!("{peer} -> {local}: {why}");
+        }
         shared.gate.borrow_mut().remove(accepted.channel);
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use everywire_block::{IoBuf, IoMemory};
+use everywire_verbs::peer_log::About;
 use everywire_verbs::rt::{Either, Notify, select};
 use everywire_verbs::{
     Completion, Connection, Cq, DisconnectReason, MemoryRegion, Qp, RecvWr, SendOp, SendWr, WcOpcode,
@@ -155,7 +156,9 @@ impl Channel {
         });
         shared.channels.borrow_mut().insert(channel.id, channel.clone());
         nexus.add(&channel);
-        tracing::info!("{channel}: logged in, {luns} logical units");
+        if shared.log.may(About::Event) {
+            tracing::info!("{channel}: logged in, {luns} logical units");
+        }
         shared.rt.spawn(channel.clone().completions());
         shared.rt.spawn(channel.clone().watch());
         if shared.stopping.get() {

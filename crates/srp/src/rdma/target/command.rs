@@ -3,6 +3,7 @@
 //! RDMA WRITEs come before the response on the same queue pair, so the initiator never sees the response before the data. A
 //! command with more descriptors than the send queue has room for is moved in parts (see [`super::data`]).
 
+use everywire_verbs::peer_log::About;
 use std::rc::Rc;
 
 use everywire_block::IoBuf;
@@ -66,7 +67,9 @@ impl Channel {
     /// Answers a command that is not described as it must be.
     pub(super) fn refuse(self: &Rc<Self>, slot: u32, fault: &Fault) {
         let asked = self.with(slot, |s| s.asked);
-        tracing::warn!("{self}: command {:#x}: {fault}", asked.tag);
+        if self.shared.log.may(About::Trouble) {
+            tracing::warn!("{self}: command {:#x}: {fault}", asked.tag);
+        }
         self.with(slot, |s| {
             s.command = None;
             s.outcome = None;

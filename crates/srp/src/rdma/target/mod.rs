@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use everywire_scsi::Protocol;
 use everywire_scsi::target::{LunMap, Port, PortConfig};
+use everywire_verbs::peer_log::PeerLog;
 use everywire_verbs::pool::BufferPool;
 use everywire_verbs::rt::{Notify, Rt};
 use everywire_verbs::{CmError, Device, VerbsError};
@@ -112,6 +113,8 @@ struct Shared {
     stopping: Cell<bool>,
     stop: RefCell<Vec<Notify>>,
     pools: RefCell<Vec<Weak<BufferPool>>>,
+    /// What initiators provoke is their choice: so many lines a second of it are written.
+    log: Rc<PeerLog>,
 }
 
 /// A target. Cheap to clone; lives on one thread.
@@ -121,8 +124,12 @@ pub struct SrpTarget(Rc<Shared>);
 impl SrpTarget {
     /// Without target ports.
     pub fn new(rt: Rt, limits: Limits, options: TargetOptions) -> Self {
+        let log = Rc::new(PeerLog::default());
+        let (its_rt, kept) = (rt.clone(), log.clone());
+        rt.spawn(async move { kept.keep(&its_rt, &"SRP target").await });
         Self(Rc::new(Shared {
             rt,
+            log,
             gate: RefCell::new(Gate::new(limits)),
             maps: RefCell::default(),
             nexuses: Nexuses::default(),

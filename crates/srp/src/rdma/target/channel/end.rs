@@ -6,6 +6,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use everywire_verbs::peer_log::About;
 use everywire_verbs::{SendOp, SendWr};
 
 use super::{Channel, PATIENCE, RESPONSE_LEN, TAG_LOGOUT};
@@ -64,7 +65,9 @@ impl Channel {
             return;
         }
         let shared = &self.shared;
-        tracing::info!("{self}: closed: {why}");
+        if shared.log.may(About::Event) {
+            tracing::info!("{self}: closed: {why}");
+        }
         shared.channels.borrow_mut().remove(&self.id);
         shared.gate.borrow_mut().remove(self.id);
         // To ERR at once: what is outstanding is flushed instead of retried against an initiator that has gone.

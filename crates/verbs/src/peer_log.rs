@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use everywire_verbs::rt::{Notify, Rt};
+use crate::rt::{Notify, Rt};
 
 /// Lines a period about what went wrong.
 const WARNINGS: u32 = 10;
@@ -15,7 +15,7 @@ const PERIOD: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum About {
+pub enum About {
     /// Something refused, broken or given up.
     Trouble,
     /// Something that is as it should be.
@@ -51,7 +51,7 @@ impl Allowance {
 }
 
 /// The allowance of one listener's peers.
-pub(crate) struct PeerLog {
+pub struct PeerLog {
     trouble: Allowance,
     event: Allowance,
     used: Notify,
@@ -65,7 +65,7 @@ impl Default for PeerLog {
 
 impl PeerLog {
     /// Whether a line may be written; counted either way.
-    pub(crate) fn may(&self, about: About) -> bool {
+    pub fn may(&self, about: About) -> bool {
         self.used.notify_one();
         match about {
             About::Trouble => self.trouble.take(),
@@ -74,7 +74,7 @@ impl PeerLog {
     }
 
     /// A new period begins; says what the last one left out. `whose` is the listener.
-    pub(crate) fn renew(&self, whose: &dyn std::fmt::Display) {
+    pub fn renew(&self, whose: &dyn std::fmt::Display) {
         let (trouble, event) = (self.trouble.renew(), self.event.renew());
         if trouble != 0 {
             tracing::warn!("{whose}: {trouble} more like this left out");
@@ -85,7 +85,7 @@ impl PeerLog {
     }
 
     /// Renews, for as long as it is polled; waits for lines, so that a quiet listener costs nothing.
-    pub(crate) async fn keep(&self, rt: &Rt, whose: &dyn std::fmt::Display) {
+    pub async fn keep(&self, rt: &Rt, whose: &dyn std::fmt::Display) {
         loop {
             self.used.notified().await;
             rt.sleep(PERIOD).await;
