@@ -15,7 +15,7 @@ const NAME: &str = "iqn.2026-11.example:judged";
 const SKIPS: &str = include_str!("libiscsi-skips.txt");
 /// Tests that Debian 12's libiscsi has.
 const TESTS: usize = 615;
-/// The reference: tgt 1.0.85 is skipped 205 times (docs/interop.md).
+/// The reference: Debian 12's tgt (1.0.85) skips 205 of them.
 const SKIPS_OF_TGT: usize = 205;
 /// How long all of them may take on a busy machine; one sleeps for minutes in sum.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -160,6 +160,28 @@ fn send_targets_goes_on() {
     assert_eq!(all.iter().filter(|&&byte| byte == 0).count(), 800, "two keys a target");
 }
 
+/// §11.11.1: who has more to say is not told that this is the end. §11.10.4: a request without the target's tag begins anew.
+#[test]
+fn text_goes_on_and_begins_anew() {
+    let mut raw = Raw::new(&[("SessionType", "Discovery")]);
+    let request = |flags, ttt| TextRequest { flags, itt: 8, ttt, cmd_sn: FIRST, ..TextRequest::default() };
+    let all = text::emit([("SendTargets", "iqn.2026-11.example:nobody")]);
+    let said = raw.sent(Pdu::with_data(request(0, NO_TAG), all.clone()).immediate());
+    let Header::TextResponse(response) = said[0].header else { panic!("{said:?}") };
+    assert_eq!(response.flags, 0, "neither F nor C");
+    assert_ne!(response.ttt, NO_TAG);
+    let said = raw.sent(Pdu::new(request(FINAL, response.ttt)).immediate());
+    let Header::TextResponse(response) = said[0].header else { panic!("{said:?}") };
+    assert_eq!((response.flags, response.ttt), (FINAL, NO_TAG));
+    // The first half of a key is given up.
+    let said = raw.sent(Pdu::with_data(request(CONTINUE, NO_TAG), &b"SendTar"[..]).immediate());
+    let Header::TextResponse(response) = said[0].header else { panic!("{said:?}") };
+    assert_eq!((response.flags, said[0].data.len()), (0, 0));
+    let said = raw.sent(Pdu::with_data(request(FINAL, NO_TAG), all).immediate());
+    let Header::TextResponse(response) = said[0].header else { panic!("{said:?}") };
+    assert_eq!((response.flags, said[0].data.len()), (FINAL, 0), "nobody is there: {:?}", said[0].data);
+}
+
 /// §11.14 and §11.15, each reason.
 #[test]
 fn logouts() {

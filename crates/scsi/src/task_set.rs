@@ -306,6 +306,18 @@ mod tests {
         assert_eq!(set.start(simple, None), Start::Go);
     }
 
+    /// UNMAP, whose blocks only its parameter list tells, is like one that touches all.
+    #[test]
+    fn any_block_waits_for_an_exclusive_range() {
+        let mut set = TaskSet::default();
+        let exclusive = add_range(&mut set, 8, 9, true);
+        let any = add_range(&mut set, 0, u64::MAX, false);
+        assert_eq!(set.start(exclusive, None), Start::Go);
+        assert_eq!(set.start(any, None), Start::Wait);
+        set.remove(exclusive);
+        assert_eq!(set.start(any, None), Start::Go);
+    }
+
     #[test]
     fn exclusive_ranges_do_not_overlap_in_time() {
         let mut set = TaskSet::default();

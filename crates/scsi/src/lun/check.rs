@@ -40,6 +40,9 @@ fn length_at(size: Size) -> u16 {
     }
 }
 
+/// Of a command whose blocks only its parameter list tells: it may be any.
+const ANY_BLOCK: Range = Range { start: 0, end: u64::MAX, exclusive: false };
+
 impl LogicalUnit {
     /// Judges what the initiator would send: commands that compare, or repeat, take exactly what their CDB says, because what
     /// is cut would mean something else.
@@ -96,7 +99,7 @@ impl LogicalUnit {
                 if anchor {
                     return Err(Sense::cdb_bit(1, 0).into());
                 }
-                Shape::out(list_len)
+                Shape { range: Some(ANY_BLOCK), ..Shape::out(list_len) }
             }
             Command::Sanitize { action, list_len, .. } => {
                 // SBC-3 §5.30.2: a pattern of up to a block, and only OVERWRITE has one.
@@ -156,7 +159,7 @@ impl LogicalUnit {
                 if list_len > MAX_LIST + 16 {
                     return Err(Sense::list_length().into());
                 }
-                Shape::out(list_len)
+                Shape { range: Some(ANY_BLOCK), ..Shape::out(list_len) }
             }
             _ => Shape::default(),
         })

@@ -48,6 +48,7 @@ impl Run<'_> {
             let discarded = unit.config.backend.discard(unit.bytes(lba), unit.bytes(blocks));
             self.judged(discarded.await)?;
         }
+        self.on_medium().await?;
         Ok(Done::GOOD)
     }
 

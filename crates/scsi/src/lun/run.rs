@@ -121,6 +121,7 @@ impl Run<'_> {
                 self.reserve_out(action, scope, kind).await
             }
             Command::ExtendedCopy { .. } => self.extended_copy().await,
+            Command::ModeSelect { .. } => self.mode_select().await,
             _ => self.quick(),
         }
     }
@@ -144,7 +145,6 @@ impl Run<'_> {
                 let request = SenseRequest { size, llbaa, dbd, control, page, subpage };
                 Ok(self.give(&unit.mode().sense(&request)?, alloc))
             }
-            Command::ModeSelect { .. } => self.mode_select(),
             Command::Reserve { .. } => self.reserve_spc2(true),
             Command::Release { .. } => self.reserve_spc2(false),
             Command::PreventAllow { prevent } => Ok(self.prevent(prevent)),
@@ -214,7 +214,7 @@ impl Run<'_> {
         Sense::new(SenseKey::NO_SENSE, Asc::NONE)
     }
 
-    fn mode_select(&self) -> Result<Done, Failure> {
+    async fn mode_select(&self) -> Result<Done, Failure> {
         let Command::ModeSelect { size, page_format, save, .. } = self.plan.command else {
             return Ok(Done::GOOD);
         };
@@ -223,6 +223,8 @@ impl Run<'_> {
         let flags = mode.select(size, page_format, save, &list)?;
         if flags != mode.flags {
             self.unit.set_mode(flags);
+            // What the cache took before it was turned off is to be as durable as what comes now.
+            self.on_medium().await?;
             // SPC-4 §6.9.1: for every other nexus.
             self.unit.attention(Asc::MODE_PARAMETERS_CHANGED, |path| path.nexus != self.path.nexus);
         }

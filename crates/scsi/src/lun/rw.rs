@@ -78,10 +78,19 @@ impl Run<'_> {
                 self.judged(backend.write_zeroes(offset + at, step, same.unmap).await)?;
                 at += step;
             }
+            self.on_medium().await?;
         } else {
             fill(self, offset, len, &block).await?;
         }
         Ok(Done::GOOD)
+    }
+
+    /// Behind what changed the medium without a way to write through: durable, where there is no write-back cache.
+    pub(super) async fn on_medium(&self) -> Result<(), Failure> {
+        if self.unit.through(false) {
+            self.judged(self.unit.config.backend.flush().await)?;
+        }
+        Ok(())
     }
 
     /// Bytes of the medium.

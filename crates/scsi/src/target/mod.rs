@@ -51,7 +51,7 @@ impl Target {
         }
         let group = ports.iter().find(|port| port.group.id == config.group).map(|port| port.group.clone());
         let group = group.unwrap_or_else(|| Group::new(config.group));
-        let port = Arc::new(Port { relative_id: ports.len() as u16 + 1, config, group });
+        let port = Arc::new(Port { relative_id: relative_id(&config, &ports), config, group });
         ports.push(port.clone());
         Some(port)
     }
@@ -89,6 +89,21 @@ impl Target {
         let nexuses: Vec<_> = lock(&self.nexuses).iter().filter_map(Weak::upgrade).collect();
         nexuses.iter().filter(|nexus| who(nexus)).for_each(|nexus| nexus.tell(asc));
     }
+}
+
+/// RELATIVE TARGET PORT IDENTIFIER (SPC-4 §7.8.6.2.4) of a new port: by its name, not by what other ports there are or who was asked for
+/// first, because registrations that outlive a restart are those of an initiator at a port of this number.
+fn relative_id(config: &PortConfig, there: &[Arc<Port>]) -> u16 {
+    // FNV-1a; 0 is reserved.
+    let hash = config
+        .name
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let mut id = (hash % 0xffff) as u16 + 1;
+    while there.iter().any(|port| port.relative_id == id) {
+        id = id.checked_add(1).unwrap_or(1);
+    }
+    id
 }
 
 impl std::fmt::Debug for Target {

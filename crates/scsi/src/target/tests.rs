@@ -255,6 +255,26 @@ fn write_same_unmaps_what_then_reads_the_same() {
     }
 }
 
+/// SPC-4 §5.12.6: a registration that outlives a restart is that of an initiator at a target port, whichever port comes first then.
+#[test]
+fn a_ports_number_is_that_of_its_name() {
+    let numbers = |names: &[&str]| {
+        let target = Target::new();
+        let add = |name: &&str| {
+            let (name, device_name) = ((*name).to_owned(), String::new());
+            let config = PortConfig { protocol: Protocol::Iscsi, name, device_name, group: 1 };
+            target.add_port(config).expect("room").relative_id
+        };
+        names.iter().map(add).collect::<Vec<u16>>()
+    };
+    let (a, b) = ("iqn.2026-11.example:a,t,0x0001", "iqn.2026-11.example:b,t,0x0001");
+    let there = numbers(&[a, b]);
+    assert_eq!(numbers(&[b, a]), [there[1], there[0]]);
+    assert!(there[0] != there[1] && !there.contains(&0));
+    let twice = numbers(&[a, a]);
+    assert_ne!(twice[0], twice[1], "no two ports have one number");
+}
+
 #[test]
 fn standby_refuses_the_medium_and_says_so() {
     let lab = lab();
@@ -263,9 +283,10 @@ fn standby_refuses_the_medium_and_says_so() {
     assert_eq!(asc(&send(&nexus, &[0; 6], &[], 0).0), 0x2a06);
     assert_eq!(asc(&send(&nexus, &read_10(0, 1), &[], 512).0), 0x040b);
     let (outcome, data) = send(&nexus, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64);
+    let [high, low] = lab.port.relative_id.to_be_bytes();
     assert_eq!(
         (outcome.status, &data[..]),
-        (Status::GOOD, &[0, 0, 0, 12, 2, 0x8f, 0, 1, 0, 2, 0, 1, 0, 0, 0, 1][..])
+        (Status::GOOD, &[0, 0, 0, 12, 2, 0x8f, 0, 1, 0, 2, 0, 1, 0, 0, high, low][..])
     );
     lab.target.set_group_state(1, AccessState::ActiveOptimized);
     assert_eq!(asc(&send(&nexus, &[0; 6], &[], 0).0), 0x2a06);

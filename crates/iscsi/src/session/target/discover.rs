@@ -4,7 +4,7 @@
 //! Transfer Tag; a new request without a tag drops what was not fetched.
 
 use super::{Action, Numbers, Session};
-use crate::keys::text::{self, Pairs};
+use crate::keys::text::{self, Pairs, TextBuffer};
 use crate::keys::{Key, Params, Phase, Side};
 use crate::login::SessionKind;
 use crate::name::IscsiName;
@@ -40,7 +40,9 @@ impl Session {
             return self.answer_text(request);
         }
         if request.ttt == NO_TAG {
+            // A new exchange (§11.10.4): what was left of another is forgotten.
             self.text_out.rest.clear();
+            self.text_in = TextBuffer::default();
         }
         let (last, more) = (request.flags & FINAL != 0, request.flags & CONTINUE != 0);
         if last && more {
@@ -51,7 +53,7 @@ impl Session {
         }
         if more {
             self.text_out.tag = self.text_out.tag.wrapping_add(1) & 0x7fff_ffff;
-            return self.say(request, false, Vec::new());
+            return self.say(request, 0, Vec::new());
         }
         let answers = match self.text_in.take() {
             Ok(pairs) => self.answers(&pairs),
@@ -75,27 +77,25 @@ impl Session {
         let fits = self.text_out.rest.len().min(self.params.max_send);
         let rest = self.text_out.rest.split_off(fits);
         let now = std::mem::replace(&mut self.text_out.rest, rest);
-        let last = self.text_out.rest.is_empty();
-        if !last {
+        let flags = match (self.text_out.rest.is_empty(), request.flags & FINAL) {
+            (false, _) => CONTINUE,
+            // The initiator has more to say, and may not be told that this is the end (§11.11.1).
+            (true, 0) => 0,
+            (true, _) => FINAL,
+        };
+        if flags != FINAL {
             self.text_out.tag = self.text_out.tag.wrapping_add(1) & 0x7fff_ffff;
         }
-        self.say(request, last, now);
+        self.say(request, flags, now);
     }
 
-    fn say(&mut self, request: &TextRequest, last: bool, data: Vec<u8>) {
+    fn say(&mut self, request: &TextRequest, flags: u8, data: Vec<u8>) {
         let Numbers { stat_sn, exp_cmd_sn, max_cmd_sn } = self.numbers();
-        let more = !last && !data.is_empty();
         let response = TextResponse {
-            flags: if last {
-                FINAL
-            } else if more {
-                CONTINUE
-            } else {
-                0
-            },
+            flags,
             lun: request.lun,
             itt: request.itt,
-            ttt: if last { NO_TAG } else { self.text_out.tag },
+            ttt: if flags == FINAL { NO_TAG } else { self.text_out.tag },
             stat_sn,
             exp_cmd_sn,
             max_cmd_sn,
