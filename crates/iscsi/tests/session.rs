@@ -83,6 +83,24 @@ fn a_long_transfer_is_cut() {
     });
 }
 
+/// A target that says GOOD and no residual has to have sent everything: what did not come is nobody's data.
+#[test]
+fn a_read_that_brings_too_little() {
+    let lab = Lab::new(3);
+    let session = lab.connect(lab.options());
+    lab.disk.halves.set(true);
+    lab.run(async move {
+        let session = session.await.expect("logs in");
+        let disk = session.disk(0).await.expect("a disk");
+        let buffer = disk.buffer(4096).expect("memory");
+        for got in [disk.read(0, 4096).await.map(drop), disk.read_into(0, &buffer, 0, 4096).await] {
+            let text = got.expect_err("half of it").to_string();
+            assert!(text.contains("2048 bytes of 4096"), "{text}");
+        }
+        session.logout().await;
+    });
+}
+
 /// IS-13: residuals both ways, and no byte beyond the expected length (RFC 7143 §11.4.5).
 #[test]
 fn residuals() {

@@ -215,10 +215,12 @@ impl Disk {
 
     async fn read_piece(&self, lba: u64, len: usize, transfer: Transfer) -> Result<Vec<u8>, IscsiError> {
         let done = self.run("READ (16)", &self.cdb(0x88, lba, len), transfer).await?;
-        match done.residual {
-            Residual::None => Ok(done.data),
-            other => Err(IscsiError::Protocol(format!("READ (16) of {len} bytes: {other:?}"))),
+        if done.came != len || done.residual != Residual::None {
+            let Completion { came, residual, .. } = done;
+            let text = format!("READ (16) gave {came} bytes of {len}, residual {residual:?}");
+            return Err(IscsiError::Protocol(text));
         }
+        Ok(done.data)
     }
 
     /// Writes at byte `offset`; whole blocks.

@@ -70,7 +70,9 @@ pub struct Completion {
     pub sense: Vec<u8>,
     /// Lengths that differ.
     pub residual: Residual,
-    /// What came.
+    /// Bytes that came.
+    pub came: usize,
+    /// They, unless they lie in the caller's memory ([`Transfer::Into`]).
     pub data: Vec<u8>,
 }
 
@@ -307,13 +309,13 @@ impl Work {
         }
     }
 
-    /// A command ended; `data` is what came for it and does not lie in its caller's memory yet.
-    pub(crate) fn done(&self, itt: u32, result: Result<Status, Failure>, mut data: Vec<u8>) {
+    /// A command ended, for which so many bytes came; `data` are they, unless they lie in its caller's memory.
+    pub(crate) fn done(&self, itt: u32, result: Result<Status, Failure>, came: usize, mut data: Vec<u8>) {
         if !data.is_empty() {
             self.place(itt, &mut data);
         }
         let completion = |Status { status, sense, residual }| {
-            Answer::Command(Completion { status, sense, residual, data })
+            Answer::Command(Completion { status, sense, residual, came, data })
         };
         self.answer(itt, result.map(completion).map_err(IscsiError::from));
     }

@@ -9,16 +9,16 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use everywire_verbs::ids::IdMap;
-use everywire_verbs::pool::{BufferPool, PoolBuf};
 use everywire_verbs::rt::Notify;
 use everywire_verbs::{
-    Access, FastRegMr, FastRegister, LKey, MemoryRegion, Pd, RKey, SendOp, SendWr, VerbsError, next_key,
+    Access, FastRegMr, FastRegister, LKey, MemoryRegion, RKey, SendOp, SendWr, VerbsError, next_key,
 };
 use smallvec::{SmallVec, smallvec};
 
 use super::link::{Link, message};
+use super::place::{MAX_BUFFER, Memory, Place};
 use super::{ControlHeader, HEADER_LEN, Header, Tagged};
-use crate::initiator::{Span, Transfer};
+use crate::initiator::Transfer;
 use crate::keys::Params;
 use crate::pdu::{self, BHS_LEN, DataOut, FINAL, NO_TAG, Pdu};
 use crate::session::initiator::{Failure, Session, Status};
@@ -26,10 +26,6 @@ use crate::session::scsi::Residual;
 
 /// Commands that are with the target at once.
 pub(super) const MAX_COMMANDS: u32 = 128;
-/// Largest buffer of one command.
-const MAX_BUFFER: usize = 32 << 20;
-/// Bytes of buffers.
-const POOL: usize = 64 << 20;
 /// Bytes of a command's header: iSER's, the PDU's, and as much of additional segments as the longest CDB needs.
 const HEAD: usize = (HEADER_LEN + BHS_LEN + 256).next_multiple_of(64);
 
@@ -47,34 +43,10 @@ pub(super) enum Done {
 pub(super) struct Ended {
     pub(super) itt: u32,
     pub(super) result: Result<Status, Failure>,
+    /// Bytes that came.
+    pub(super) came: usize,
+    /// They, unless they lie in the caller's memory.
     pub(super) data: Vec<u8>,
-}
-
-/// Where a command's data lies.
-#[derive(Default)]
-enum Place {
-    #[default]
-    Nowhere,
-    /// In a buffer of the pool.
-    Pooled(PoolBuf),
-    /// In its caller's memory, which is registered.
-    Lent(Span),
-}
-
-impl Place {
-    fn region(&self, pd: &Pd) -> Option<(&MemoryRegion, usize)> {
-        match self {
-            Place::Nowhere => None,
-            Place::Pooled(buffer) => Some((buffer.pool().region(), buffer.at())),
-            Place::Lent(span) => span.registered(pd),
-        }
-    }
-
-    /// A copy of `len` bytes from byte `from`.
-    fn read(&self, pd: &Pd, from: usize, len: usize) -> Vec<u8> {
-        let bytes = self.region(pd).map(|(region, at)| region.read_vec(at + from, len));
-        bytes.map_or_else(Vec::new, |bytes| bytes.expect("a command's data lies inside its region"))
-    }
 }
 
 #[derive(Default)]
@@ -89,43 +61,6 @@ struct Slot {
     /// The end, until it can be told.
     ended: Option<Result<Status, Failure>>,
     told: bool,
-}
-
-/// Memory that survives connections.
-pub(super) struct Memory {
-    pool: Rc<BufferPool>,
-    pd: Pd,
-}
-
-impl Memory {
-    pub(super) fn new(pd: Pd) -> Result<Rc<Memory>, VerbsError> {
-        let pool = BufferPool::new(&pd, POOL, MAX_BUFFER, Access::LOCAL_WRITE)?;
-        Ok(Rc::new(Memory { pool, pd }))
-    }
-
-    pub(super) fn pd(&self) -> &Pd {
-        &self.pd
-    }
-
-    /// Where a command's data of `len` bytes is to lie, with what goes in its place; the data back while
-    /// the pool has no buffer for it.
-    fn place(&self, data: Transfer, len: usize) -> Result<Place, Transfer> {
-        if len == 0 {
-            return Ok(Place::Nowhere);
-        }
-        let data = match data {
-            Transfer::Into(span) | Transfer::From(span) if span.registered(&self.pd).is_some() => {
-                return Ok(Place::Lent(span));
-            }
-            other => other,
-        };
-        let Some(buffer) = self.pool.take(len) else { return Err(data) };
-        if data.data_out() > 0 {
-            let written = self.pool.region().write_at(buffer.at(), &data.out());
-            written.expect("a buffer lies inside its pool");
-        }
-        Ok(Place::Pooled(buffer))
-    }
 }
 
 /// By which the target reaches a command's data.
@@ -151,12 +86,12 @@ pub(super) struct Commands {
 impl Commands {
     pub(super) fn new(memory: Rc<Memory>) -> Result<Commands, VerbsError> {
         let door = |_| {
-            let region = memory.pd.alloc_fast_reg_mr(1)?;
+            let region = memory.pd().alloc_fast_reg_mr(1)?;
             Ok(Door { key: region.key(), _region: region })
         };
         let doors = (0..MAX_COMMANDS).map(door).collect::<Result<Vec<Door>, VerbsError>>()?;
         Ok(Commands {
-            heads: memory.pd.register(HEAD * MAX_COMMANDS as usize, Access::empty())?,
+            heads: memory.pd().register(HEAD * MAX_COMMANDS as usize, Access::empty())?,
             memory,
             doors,
             slots: (0..MAX_COMMANDS).map(|_| Slot::default()).collect(),
@@ -191,7 +126,7 @@ impl Commands {
                 Ok(place) => place,
                 Err(data) => {
                     self.data.insert(itt, data);
-                    self.memory.pool.wait(poke);
+                    self.memory.wait(poke);
                     return Ok(());
                 }
             };
@@ -231,7 +166,7 @@ impl Commands {
         let mut wr = SendWr::new(0, SendOp::Send).with_sge(self.heads.sge(at..at + head.len()));
         wr.solicited = true;
         if immediate > 0
-            && let Some((region, at)) = self.slots[usize::from(slot)].place.region(&self.memory.pd)
+            && let Some((region, at)) = self.slots[usize::from(slot)].place.region(self.memory.pd())
         {
             // The head goes from its own memory, the data from where it lies.
             wr = wr.with_sge(region.sge(at..at + immediate));
@@ -246,7 +181,7 @@ impl Commands {
     /// Opens what the target is to reach of a slot's data.
     fn open(&mut self, slot: u16, out: usize, unsolicited: usize) -> Option<(Tagged, SendWr)> {
         let s = &mut self.slots[usize::from(slot)];
-        let (region, at) = s.place.region(&self.memory.pd)?;
+        let (region, at) = s.place.region(self.memory.pd())?;
         let (from, to, access) = match out {
             0 => (0, s.want, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
             len => (unsolicited, len, Access::REMOTE_READ),
@@ -292,7 +227,7 @@ impl Commands {
                 data_sn,
                 offset: at as u32,
             };
-            let pdu = Pdu::with_data(header, place.read(&self.memory.pd, at, end - at));
+            let pdu = Pdu::with_data(header, place.read(self.memory.pd(), at, end - at));
             let bytes = message(&Header::Control(ControlHeader::default()), Some(&pdu));
             link.send(None, SendOp::Send, bytes, Done::Sent)?;
             (at, data_sn) = (end, data_sn + 1);
@@ -329,7 +264,7 @@ impl Commands {
     ) -> Option<Ended> {
         let Some(&slot) = self.by_tag.get(&itt) else {
             self.data.remove(&itt);
-            return Some(Ended { itt, result, data: Vec::new() });
+            return Some(Ended { itt, result, came: 0, data: Vec::new() });
         };
         let s = &mut self.slots[usize::from(slot)];
         s.ended = Some(result);
@@ -370,7 +305,7 @@ impl Commands {
             _ => 0,
         };
         let data = match &s.place {
-            Place::Pooled(_) => s.place.read(&self.memory.pd, 0, came),
+            Place::Pooled(_) => s.place.read(self.memory.pd(), 0, came),
             // It lies where it is wanted.
             Place::Lent(_) | Place::Nowhere => Vec::new(),
         };
@@ -378,7 +313,7 @@ impl Commands {
         let itt = s.itt;
         self.by_tag.remove(&itt);
         self.reuse(slot);
-        Some(Ended { itt, result, data })
+        Some(Ended { itt, result, came, data })
     }
 
     /// A slot is free again when its command is told of, and nothing of it will be sent again.

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use everywire_verbs::rt::{Notify, Rt};
 use everywire_verbs::{Access, ConnParam, ConnectOptions, Device, Pd, SendOp, VerbsError};
 
-use super::commands::{Commands, Done, MAX_COMMANDS, Memory};
+use super::commands::{Commands, Done, MAX_COMMANDS};
 use super::link::{Came, Ends, Event, Link, MAX_DATA, Message, message};
+use super::place::Memory;
 use super::{ControlHeader, Header, Hello, PrivateData, VERSION};
 use crate::initiator::{Binding, Carrier, ConnectError, IscsiError, Work};
 use crate::keys::Key;
@@ -256,7 +257,7 @@ impl Connection {
                 }
                 Came::Done(done) => {
                     if let Some(ended) = self.commands.done(done) {
-                        work.done(ended.itt, ended.result, ended.data);
+                        work.done(ended.itt, ended.result, ended.came, ended.data);
                     }
                 }
             }
@@ -270,7 +271,7 @@ impl Connection {
                 Action::Send(pdu) => self.say(&pdu)?,
                 Action::Done(itt, result) => {
                     if let Some(ended) = self.commands.ended(&mut self.link, itt, result) {
-                        work.done(ended.itt, ended.result, ended.data);
+                        work.done(ended.itt, ended.result, ended.came, ended.data);
                     }
                 }
                 Action::Managed(itt, result) => work.managed(itt, result),

@@ -12,6 +12,7 @@ pub(crate) mod initiator;
 mod link;
 mod listener;
 mod mover;
+mod place;
 mod target;
 
 pub use header::{ControlHeader, HEADER_LEN, Header, HeaderError, Hello, HelloReply, PrivateData, Tagged};

@@ -115,7 +115,10 @@ impl<S: ByteStream> Carrier for Connection<S> {
             while let Some(action) = session.poll() {
                 match action {
                     Action::Send(pdu) => self.out.push(&pdu),
-                    Action::Done(itt, result) => work.done(itt, result, self.transfers.take(itt)),
+                    Action::Done(itt, result) => {
+                        let data = self.transfers.take(itt);
+                        work.done(itt, result, data.len(), data);
+                    }
                     Action::Managed(itt, result) => work.managed(itt, result),
                     Action::Text(itt, result) => work.text(itt, result),
                     Action::Event(lun, sense) => {

@@ -25,6 +25,8 @@ pub struct MiniDisk {
     pub device_specific: Rc<Cell<u8>>,
     /// MAXIMUM TRANSFER LENGTH of the block limits page, which is not there if this is 0.
     pub max_blocks: Rc<Cell<u32>>,
+    /// READs end well with half of their data, and no word of the rest.
+    pub halves: Rc<Cell<bool>>,
 }
 
 impl Default for MiniDisk {
@@ -37,6 +39,7 @@ impl Default for MiniDisk {
             managed: Rc::default(),
             device_specific: Rc::default(),
             max_blocks: Rc::default(),
+            halves: Rc::default(),
         }
     }
 }
@@ -99,6 +102,9 @@ impl Task for MiniTask {
             memory.store(0, &self.disk.bytes.borrow()[self.at..self.at + len]);
             (self.command.data_in, len as u32)
         };
+        if self.disk.halves.get() {
+            return IoFuture::ready(Some(Outcome { data_in: moved / 2, ..Outcome::default() }));
+        }
         let residual = self.residual(expected);
         IoFuture::ready(Some(Outcome { data_in: moved, residual, ..Outcome::default() }))
     }
