@@ -3,6 +3,7 @@
 //! went beyond it is told in one line at the period's end. It reads no clock: whoever serves calls [`PeerLog::renew`].
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use crate::rt::{Notify, Rt};
 
@@ -64,6 +65,14 @@ impl Default for PeerLog {
 }
 
 impl PeerLog {
+    /// One that is renewed from now on; `whose` is the listener.
+    pub fn kept(rt: &Rt, whose: impl std::fmt::Display + 'static) -> Rc<Self> {
+        let log = Rc::new(Self::default());
+        let (its_rt, kept) = (rt.clone(), log.clone());
+        rt.spawn(async move { kept.keep(&its_rt, &whose).await });
+        log
+    }
+
     /// Whether a line may be written; counted either way.
     pub fn may(&self, about: About) -> bool {
         self.used.notify_one();

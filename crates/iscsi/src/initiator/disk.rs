@@ -4,6 +4,8 @@
 //! §6.5.3 (block limits), §6.5.4 (logical block provisioning), SPC-4 §6.6 (INQUIRY), §6.11 (MODE SENSE 6). Unit attentions are asked
 //! about again, as any driver does, and so is what somebody's task management ended; a request larger than one command is cut.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use everywire_scsi::limits::{BLOCK_LIMITS, BLOCK_LIMITS_LEN, DiskLimits, PROVISIONING, PROVISIONING_LEN};
 
@@ -154,6 +156,18 @@ impl Disk {
         Ok(offset / block)
     }
 
+    /// The commands that a request is cut into: the first block of each, and what it is of the request's bytes.
+    fn pieces(
+        &self,
+        offset: u64,
+        len: usize,
+    ) -> Result<impl Iterator<Item = (u64, Range<usize>)> + use<>, IscsiError> {
+        let first = self.range(offset, len)?;
+        let (block, most) = (self.capacity.block_size as usize, self.limits.transfer as usize);
+        let piece = move |at| (first + (at / block) as u64, at..len.min(at + most));
+        Ok((0..len).step_by(most).map(piece))
+    }
+
     fn cdb(&self, opcode: u8, lba: u64, bytes: usize) -> [u8; 16] {
         let mut cdb = [0; 16];
         cdb[0] = opcode;
@@ -175,17 +189,14 @@ impl Disk {
     /// # Errors
     /// See [`IscsiError`].
     pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, IscsiError> {
-        let mut lba = self.range(offset, len)?;
         let mut data = Vec::new();
-        while data.len() < len {
-            let piece = (len - data.len()).min(self.limits.transfer as usize);
-            let mut done = self.read_piece(lba, piece, Transfer::In(piece)).await?;
+        for (lba, part) in self.pieces(offset, len)? {
+            let mut done = self.read_piece(lba, part.len(), Transfer::In(part.len())).await?;
             // What came first is not copied.
             match data.is_empty() {
                 true => data = done,
                 false => data.append(&mut done),
             }
-            lba += piece as u64 / u64::from(self.capacity.block_size);
         }
         Ok(data)
     }
@@ -201,14 +212,9 @@ impl Disk {
         at: usize,
         len: usize,
     ) -> Result<(), IscsiError> {
-        let mut lba = self.range(offset, len)?;
-        let mut done = 0;
-        while done < len {
-            let piece = (len - done).min(self.limits.transfer as usize);
-            let into = Transfer::Into(Span::new(buffer, at + done, piece));
-            self.read_piece(lba, piece, into).await?;
-            lba += piece as u64 / u64::from(self.capacity.block_size);
-            done += piece;
+        for (lba, part) in self.pieces(offset, len)? {
+            let into = Transfer::Into(Span::new(buffer, at + part.start, part.len()));
+            self.read_piece(lba, part.len(), into).await?;
         }
         Ok(())
     }
@@ -255,26 +261,16 @@ impl Disk {
         len: usize,
         fua: bool,
     ) -> Result<(), IscsiError> {
-        let mut lba = self.range(offset, len)?;
-        let mut done = 0;
-        while done < len {
-            let piece = (len - done).min(self.limits.transfer as usize);
-            let from = Transfer::From(Span::new(buffer, at + done, piece));
-            self.write_piece(lba, piece, from, if fua && self.fua { FUA } else { 0 }).await?;
-            lba += piece as u64 / u64::from(self.capacity.block_size);
-            done += piece;
+        for (lba, part) in self.pieces(offset, len)? {
+            let from = Transfer::From(Span::new(buffer, at + part.start, part.len()));
+            self.write_piece(lba, part.len(), from, if fua && self.fua { FUA } else { 0 }).await?;
         }
         if fua && !self.fua { self.flush().await } else { Ok(()) }
     }
 
     async fn write_with(&self, offset: u64, data: Bytes, flags: u8) -> Result<(), IscsiError> {
-        let mut lba = self.range(offset, data.len())?;
-        let mut rest = data;
-        while !rest.is_empty() {
-            let piece = rest.split_to(rest.len().min(self.limits.transfer as usize));
-            let len = piece.len();
-            self.write_piece(lba, len, Transfer::Out(piece), flags).await?;
-            lba += len as u64 / u64::from(self.capacity.block_size);
+        for (lba, part) in self.pieces(offset, data.len())? {
+            self.write_piece(lba, part.len(), Transfer::Out(data.slice(part)), flags).await?;
         }
         Ok(())
     }

@@ -337,25 +337,20 @@ impl<D> Link<D> {
 
     /// Waits until all that was pushed is complete, or until a time; what comes meanwhile is dropped.
     pub(super) async fn settle(&mut self, until: Instant) {
-        let never = Notify::default();
-        loop {
-            while self.take().is_some() {}
-            let over = self.chains.is_empty() && self.waiting.is_empty();
-            if self.flush().is_err() || over || self.rt.now() >= until {
-                return;
-            }
-            if let Event::Ended(_) = self.wait(&never, Some(until)).await {
-                return;
-            }
-        }
+        self.pass(until, |link| link.chains.is_empty() && link.waiting.is_empty()).await;
     }
 
-    /// Waits until the peer has disconnected, or until a time; what comes meanwhile is dropped.
+    /// The same until the peer has disconnected.
     pub(super) async fn gone(&mut self, until: Instant) {
+        self.pass(until, |_| false).await;
+    }
+
+    async fn pass(&mut self, until: Instant, over: impl Fn(&Self) -> bool) {
         let never = Notify::default();
         loop {
             while self.take().is_some() {}
-            if self.rt.now() >= until {
+            let over = over(self);
+            if self.flush().is_err() || over || self.rt.now() >= until {
                 return;
             }
             if let Event::Ended(_) = self.wait(&never, Some(until)).await {

@@ -30,12 +30,16 @@ pub(super) const UNEXPECTED: u32 = 32;
 /// Data-Out PDUs that a command may bring unasked, where any may come so.
 pub(super) const UNASKED: u32 = 2;
 
-/// The target as logins over RDMA see it, and whether data may come unasked.
-struct RdmaGate<'a>(&'a Target, bool);
+/// The target as logins over RDMA see it.
+struct RdmaGate<'a> {
+    target: &'a Target,
+    /// Data may come unasked.
+    unsolicited: bool,
+}
 
 impl Gate for RdmaGate<'_> {
     fn admit(&self, identity: &Identity, peer: SocketAddr, portal: SocketAddr) -> Result<Admission, Refusal> {
-        let mut admission = self.0.admit(identity, peer, portal)?;
+        let mut admission = self.target.admit(identity, peer, portal)?;
         let offers = &mut admission.offers;
         // RFC 7145 §6.1, §6.2: the wire has its own sums, and what a PDU may hold has its own keys.
         offers.set(Key::HeaderDigest, "None");
@@ -45,7 +49,7 @@ impl Gate for RdmaGate<'_> {
         offers.set(Key::MaxRecvDataSegmentLength, MAX_DATA);
         offers.set(Key::MaxOutstandingUnexpectedPDUs, UNEXPECTED);
         // Data-Out PDUs that nobody asked for take receives that no window counts (§8.1): as many as there are.
-        if self.1 {
+        if self.unsolicited {
             let most = UNASKED as usize * MAX_DATA;
             let first = offers.get(Key::FirstBurstLength).parse().map_or(most, |own: usize| own.min(most));
             offers.set(Key::FirstBurstLength, first);
@@ -56,11 +60,11 @@ impl Gate for RdmaGate<'_> {
     }
 
     fn open(&self, identity: &Identity, portal_group: u16) -> Result<u16, Refusal> {
-        self.0.open(identity, portal_group)
+        self.target.open(identity, portal_group)
     }
 
     fn join(&self, tsih: u16) -> Refusal {
-        self.0.join(tsih)
+        self.target.join(tsih)
     }
 }
 
@@ -154,11 +158,12 @@ impl Connection {
 
     async fn login(&mut self, until: Instant) -> Result<Box<Established>, String> {
         let (target, rt) = (self.target.clone(), self.target.rt().clone());
+        let gate = RdmaGate { target: &target, unsolicited: self.unsolicited };
         let mut login = Login::new(self.peer, self.portal, true, Nonce::new(|| rt.entropy()));
         loop {
             let (_, pdu) = pdu_of(&self.message(until).await?, MAX_DATA)?;
             let pdu = pdu.map_err(|e| e.to_string())?;
-            match login.receive(&RdmaGate(&target, self.unsolicited), &pdu) {
+            match login.receive(&gate, &pdu) {
                 Step::Reply(reply) => self.say(&reply)?,
                 Step::Done(reply, established) => return self.logged_in(&reply, established),
                 Step::Refused(reply, refusal) => {

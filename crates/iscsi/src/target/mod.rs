@@ -106,12 +106,9 @@ impl Target {
     /// [`ConfigError`] if the discovery secrets make no sense.
     pub fn new(rt: Rt, options: TargetOptions) -> Result<Target, ConfigError> {
         options.discovery_chap.check().map_err(|e| ConfigError::Chap("discovery".to_owned(), e))?;
-        let log = Rc::new(PeerLog::default());
-        let (its_rt, kept) = (rt.clone(), log.clone());
-        rt.spawn(async move { kept.keep(&its_rt, &"iSCSI target").await });
         Ok(Target(Rc::new(Shared {
+            log: PeerLog::kept(&rt, "iSCSI target"),
             rt,
-            log,
             options,
             nodes: RefCell::default(),
             portals: RefCell::default(),

@@ -115,20 +115,16 @@ pub struct Iscsi {
 }
 
 /// From the file, with what flags add.
-pub(super) fn resolve(mut file: IscsiFile, flags: &Flags<'_>) -> Result<Iscsi, String> {
-    let portals = if flags.tcp.is_empty() { &file.portals } else { flags.tcp };
+pub(super) fn resolve(file: IscsiFile, flags: &Flags<'_>) -> Result<Iscsi, String> {
+    let IscsiFile { portals, ping, initial_r2t, immediate_data, .. } = file;
+    let portals = if flags.tcp.is_empty() { &portals } else { flags.tcp };
     let portals = portals.iter().map(|text| portal(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut targets =
-        std::mem::take(&mut file.target).into_iter().map(target).collect::<Result<Vec<_>, _>>()?;
+    let mut targets = file.target.into_iter().map(target).collect::<Result<Vec<_>, _>>()?;
     for text in flags.iscsi {
         add_export(&mut targets, text)?;
     }
-    let discovery_chap = Chap {
-        initiators: std::mem::take(&mut file.discovery_chap),
-        target: file.discovery_chap_target.take(),
-    };
-    let ping = file.ping.map(Duration::from_secs);
-    let IscsiFile { initial_r2t, immediate_data, .. } = file;
+    let discovery_chap = Chap { initiators: file.discovery_chap, target: file.discovery_chap_target };
+    let ping = ping.map(Duration::from_secs);
     Ok(Iscsi { portals, ping, initial_r2t, immediate_data, discovery_chap, targets })
 }
 

@@ -3,12 +3,12 @@
 //! RDMA WRITEs come before the response on the same queue pair, so the initiator never sees the response before the data. A
 //! command with more descriptors than the send queue has room for is moved in parts (see [`super::data`]).
 
-use everywire_verbs::peer_log::About;
 use std::rc::Rc;
 
 use everywire_block::IoBuf;
 use everywire_scsi::Attribute;
 use everywire_scsi::target::{Outcome, Request, Submitted};
+use everywire_verbs::peer_log::About;
 
 use super::channel::Channel;
 use super::slot::{Phase, Slot};

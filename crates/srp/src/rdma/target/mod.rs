@@ -124,12 +124,9 @@ pub struct SrpTarget(Rc<Shared>);
 impl SrpTarget {
     /// Without target ports.
     pub fn new(rt: Rt, limits: Limits, options: TargetOptions) -> Self {
-        let log = Rc::new(PeerLog::default());
-        let (its_rt, kept) = (rt.clone(), log.clone());
-        rt.spawn(async move { kept.keep(&its_rt, &"SRP target").await });
         Self(Rc::new(Shared {
+            log: PeerLog::kept(&rt, "SRP target"),
             rt,
-            log,
             gate: RefCell::new(Gate::new(limits)),
             maps: RefCell::default(),
             nexuses: Nexuses::default(),
